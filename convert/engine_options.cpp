@@ -2,11 +2,12 @@
 
 #include "convert/coded/coded_settings.h"
 #include "core/error.h"
+#include "core/kv_plan_bytes.h"
 
 namespace kvc {
 namespace {
 
-// UsageError if the flag was given with another number of tokens.
+// UsageError if the flag was given with another number of tokens than the engine serves.
 void check_tokens(const Given& given, const std::string& engine, const char* flag,
                   std::int64_t tokens, std::int64_t served) {
   KVC_CHECK_USAGE(!given(flag) || tokens == served,
@@ -60,7 +61,12 @@ void suit_engine(const Given& given, PipelineOptions& options) {
                   "--for {}: reads prompts through codes, found --prefill {}; leave --prefill out",
                   engine, to_string(settings.prefill));
   check_tokens(given, engine, "--sink", settings.sink_tokens, 0);
-  check_tokens(given, engine, "--window", settings.window_tokens, 0);
+  KVC_CHECK_USAGE(
+      !given("--window") || settings.window_tokens % kQuantisedTokens == 0,
+      "--for {}: keeps whole tiles of {} tokens exact, found --window {}; pass --window "
+      "{}, or leave it out",
+      engine, kQuantisedTokens, settings.window_tokens,
+      settings.window_tokens / kQuantisedTokens * kQuantisedTokens);
   settings.method = "coded";
   settings.prefill = PrefillMode::kCoded;
   if (options.engine == ServingEngine::kVllm && !given("--head-bits")) {

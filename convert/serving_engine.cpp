@@ -56,7 +56,8 @@ bool vllm_serves(const KvPlan& plan, std::string_view model_type) {
   const bool latents = serves_latents(ServingEngine::kVllm, plan.method) && !merges &&
                        policy.sink_tokens == 0 && policy.window_tokens == 0 &&
                        policy.block_tokens == 1;
-  return serves_family(ServingEngine::kVllm, model_type) && (latents || codes_first_token(plan));
+  const bool codes = codes_first_token(plan) && policy.window_tokens % kQuantisedTokens == 0;
+  return serves_family(ServingEngine::kVllm, model_type) && (latents || codes);
 }
 
 bool serves_latents(ServingEngine engine, std::string_view method) {

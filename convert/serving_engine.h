@@ -10,8 +10,8 @@
 
 namespace kvc {
 
-// Engine of --for. vLLM and transformers read prompts through codes, and keep no sinks and no window beside them. Beside
-// latents vLLM keeps none either, and a generated token becomes a latent at once.
+// Engine of --for. vLLM and transformers read prompts through codes, and keep no sinks beside them, and windows of whole tiles.
+// Beside latents vLLM keeps neither, and a generated token becomes a latent at once.
 enum class ServingEngine { kKvrun, kTransformers, kVllm };
 
 std::string to_string(ServingEngine);

@@ -52,6 +52,11 @@ class CodedCheckpoint(ConvertedCheckpoint):
         """Is a text's first token coded about a mean of its own?"""
         return self.sinks == 0 and self.plan.get("policy", {}).get("prefill") == "coded"
 
+    @property
+    def exact_tiles(self) -> int:
+        """Tiles that a token reads exactly: its own, and as many as the plan's window has."""
+        return 1 + self.window // TILE
+
     def store_blocks(self, layers: list[int], first_head: int = 0, num_heads: int | None = None) -> list[Block]:
         """The blocks behind one store, those of some KV heads alone where blocks have one head each."""
         heads = range(first_head, first_head + (num_heads or self.num_kv_heads))
@@ -119,6 +124,7 @@ class LayerCodes:
     def __init__(self, checkpoint, layers, blocks, rope, num_query_heads, scale, softcap, window, interleaved, first_head, heads,
                  device):
         self.layers, self.num_kv_heads, self.head_dim, self.device = layers, heads, checkpoint.head_dim, device
+        self.exact_tiles: int = checkpoint.exact_tiles
         self._handle = None
         if rope is None:
             rope = (torch.empty(1 << 30, 0), torch.empty(1 << 30, 0))  # any number of positions without pairs
@@ -194,20 +200,20 @@ class LayerCodes:
         old = self.read(pages, page_numbers, first, count, rows.keys.dtype, layer)
         self.keep(rows, tile * TILE + torch.arange(count, device=self.device), *old)
 
-    def kept(self, rows: OpenRows, tile: int, count: int, key: torch.Tensor,
+    def kept(self, rows: OpenRows, tiles: list[int], count: int, key: torch.Tensor,
              value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of a tile's first `count` tokens, then these, which follow them."""
+        """Keys and values of the first `count` tokens of these tiles, one after the other, then these, which follow them."""
         if count == 0:
             return key, value
-        old = rows.keys[tile, :count]
-        return (torch.cat((old if self._back is None else old[..., self._back], key)),
-                torch.cat((rows.values[tile, :count], value)))
+        old, old_values = (torch.cat([part[tile] for tile in tiles])[:count] for part in (rows.keys, rows.values))
+        return torch.cat((old if self._back is None else old[..., self._back], key)), torch.cat((old_values, value))
 
     def attend(self, out: torch.Tensor, query: torch.Tensor, pages: torch.Tensor, block_table: torch.Tensor,
                tokens: torch.Tensor, layer: int = 0, open_rows: OpenRows | None = None,
                open_tiles: torch.Tensor | None = None, max_tokens: int | None = None) -> None:
-        """Attention of one query token of each sequence: over the codes of the tiles before its own, and over its own tile
-        exactly, from open_rows' tiles open_tiles int32 [S]. Without them over codes alone, the query's own included.
+        """Attention of one query token of each sequence: over its last tiles exactly, from open_rows' tiles open_tiles int32
+        [S, exact_tiles], its own last, and over the codes of the tiles before. Without them over codes alone, the query's own
+        included. Numbers of tiles that a short sequence does not have are not read.
 
         query, out [S, num_query_heads, head_dim]; block_table int32 [S, pages]; tokens int32 [S]: lengths. layer: of the
         store's layers. What a sequence gets does not depend on the others. max_tokens: no length is larger; without it a

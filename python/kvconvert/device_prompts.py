@@ -56,16 +56,16 @@ class PromptBlocks:
     """Attention of a sequence's last queries; arguments as those of tiled_attention.attend_prompt."""
 
     def __init__(self, query: torch.Tensor, length: int, coded: tuple[torch.Tensor, torch.Tensor],
-                 exact: tuple[torch.Tensor, torch.Tensor], scale: float, softcap: float, window: int, exact_step: bool):
-        self.query, self.length, self.scale, self.softcap, self.window, self.exact_step = (
-            query, length, scale, softcap, window, exact_step)
+                 exact: tuple[torch.Tensor, torch.Tensor], scale: float, softcap: float, window: int, exact_step: bool,
+                 exact_tiles: int):
+        self.query, self.length, self.scale, self.softcap, self.window, self.exact_step, self.exact_tiles = (
+            query, length, scale, softcap, window, exact_step, exact_tiles)
         self.exact = _Rows(*exact, length - exact[0].shape[0])
-        end = self.exact.first if exact_step else (length - 1) // TILE * TILE
+        end = self._exact_start(length - 1)
         self.coded = _Rows(*coded, end - coded[0].shape[0])
         self.first = length - query.shape[0]
         seen = self._seen_from(self.first)
-        own = self.exact.first if exact_step else self.first // TILE * TILE
-        if self.first < 0 or self.exact.first > max(own, seen) or self.coded.first < 0 or self.coded.first > seen and end > seen:
+        if self.first < 0 or self.exact.first > max(self._exact_start(self.first), seen) or self.coded.first < 0 or self.coded.first > seen and end > seen:
             raise ValueError(
                 f"attend_prompt: tokens that queries see are missing: exact ones from {self.exact.first}, coded ones from "
                 f"{self.coded.first} to {end}, queries from {self.first}")
@@ -81,16 +81,21 @@ class PromptBlocks:
         """The first token that a token sees."""
         return max(0, token - self.window + 1) if self.window else 0
 
+    def _exact_start(self, token: int) -> int:
+        """The first token that a token reads exactly."""
+        return self.exact.first if self.exact_step else max(0, token // TILE - (self.exact_tiles - 1)) * TILE
+
     def _attend_block(self, query: torch.Tensor, block: int, begin: int, end: int) -> torch.Tensor:
         """[num_heads, queries, head_dim] of tokens begin .. end - 1, which are of the positions from `block` on."""
         joined = _Joined()
         tokens = torch.arange(begin, end, device=query.device)
         seen = (tokens - self.window + 1).clamp_(min=0) if self.window else torch.zeros_like(tokens)
-        own = torch.full_like(tokens, self.exact.first) if self.exact_step else tokens // TILE * TILE
-        own_begin, own_end = (self.exact.first if self.exact_step else token // TILE * TILE for token in (begin, end - 1))
+        own = (torch.full_like(tokens, self.exact.first) if self.exact_step
+               else (tokens // TILE - (self.exact_tiles - 1)).clamp_(min=0) * TILE)
+        own_begin, own_end = self._exact_start(begin), self._exact_start(end - 1)
         # All of the block's tokens see what lies from here on: codes before the block, and what a step brought before it.
         from_here = self._seen_from(block + BLOCK - 1)
-        coded_end, exact_end = (self.coded.last, block) if self.exact_step else (block, 0)
+        coded_end, exact_end = (self.coded.last, block) if self.exact_step else (self._exact_start(block), 0)
         for rows, low, high, first, last, shared_end in (
                 (self.coded, seen, own, self._seen_from(begin), min(own_end, self.coded.last), coded_end),
                 (self.exact, torch.maximum(seen, own), tokens + 1, max(self._seen_from(begin), own_begin), end, exact_end)):

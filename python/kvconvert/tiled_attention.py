@@ -1,5 +1,5 @@
 """Attention of a prompt's chunk, as tokens that are generated one by one get it: a token reads its own tile of 32 tokens
-exactly, and earlier tiles through their codes."""
+exactly, with an exact window the tiles before it too, and earlier tiles through their codes."""
 
 import torch
 
@@ -13,6 +13,11 @@ Rows = tuple[torch.Tensor, torch.Tensor]  # keys and values [tokens, num_kv_head
 def tile_start(token: int) -> int:
     """The first token of the tile that a token is in."""
     return token // TILE * TILE
+
+
+def exact_start(token: int, exact_tiles: int) -> int:
+    """The first token that a token reads exactly, of as many tiles with its own."""
+    return max(0, token // TILE - (exact_tiles - 1)) * TILE
 
 
 def has_kernel(device: torch.device) -> bool:
@@ -29,17 +34,19 @@ def attend_prompt(
     softcap: float = 0.0,
     window: int = 0,
     exact_step: bool = False,
+    exact_tiles: int = 1,
 ) -> torch.Tensor:
     """[num_queries, num_heads, head_dim], as query: of the last tokens of a sequence of `length` tokens.
 
-    exact: of the last tokens, from the first of the first query's tile on. coded: of the tokens before, up to the first of
-    the last query's tile; those that no query sees may be missing. window: a query sees as many last tokens (0: all).
-    exact_step: codes end where `exact` begins, and a query reads all of `exact` up to itself. Sums are of float32, and a
-    query's do not depend on where the prompt was cut, on a device but for the order in which its kernels add.
+    exact: of the last tokens, from exact_start() of the first query on. coded: of the tokens before that of the last query;
+    those that no query sees may be missing. window: a query sees as many last tokens (0: all). exact_step: codes end where
+    `exact` begins, and a query reads all of `exact` up to itself. exact_tiles: that a query reads exactly, its own included.
+    Sums are of float32, and a query's do not depend on where the prompt was cut, on a device but for the order in which its
+    kernels add.
     """
     out = torch.empty_like(query)
     if not has_kernel(query.device):
-        PromptBlocks(query, length, coded, exact, scale, softcap, window, exact_step).attend(out)
+        PromptBlocks(query, length, coded, exact, scale, softcap, window, exact_step, exact_tiles).attend(out)
         return out
-    ops().attend_prompt(out, query, length, *coded, *exact, scale, softcap, window, exact_step)
+    ops().attend_prompt(out, query, length, *coded, *exact, scale, softcap, window, exact_step, exact_tiles)
     return out

@@ -42,31 +42,33 @@ class PieceAttention {
   void run(const QueryPiece& piece) {
     piece_ = piece;
     begin();
-    const std::int64_t own_begin = params_.own_start(piece.first);
-    const std::int64_t end = params_.own_start(piece.last - 1);  // of codes
+    const std::int64_t exact_begin = params_.exact_start(piece.first);
+    const std::int64_t end = params_.exact_start(piece.last - 1);  // of codes
     const std::int64_t seen = params_.seen_from(piece.first);
     for (std::int64_t key = seen / kPromptBlock * kPromptBlock; std::max(key, seen) < end;
          key += kPromptBlock) {
       const std::int64_t last = std::min(key + kPromptBlock, end);
       // Queries whose exact tokens begin earlier do not read this block.
       std::int64_t first = piece.first;
-      while (params_.own_start(first) <= std::max(key, seen)) {
+      while (params_.exact_start(first) <= std::max(key, seen)) {
         first = first / kQuantisedRows * kQuantisedRows + kQuantisedRows;
       }
       add(params_.coded_key, params_.coded_value, key, last, first, piece.last, true);
     }
     if (params_.exact_step) {
-      const std::int64_t begin = std::max(own_begin, seen) / kPromptBlock * kPromptBlock;
+      const std::int64_t begin = std::max(exact_begin, seen) / kPromptBlock * kPromptBlock;
       for (std::int64_t key = begin; key < piece.last; key += kPromptBlock) {
         const std::int64_t last = std::min(key + kPromptBlock, piece.last);
         add(params_.exact_key, params_.exact_value, key, last, std::max(key, piece.first),
             piece.last, false);
       }
     } else {
-      for (std::int64_t tile = own_begin; tile < piece.last; tile += kQuantisedRows) {
+      const std::int64_t begin = std::max(exact_begin, seen / kQuantisedRows * kQuantisedRows);
+      for (std::int64_t tile = begin; tile < piece.last; tile += kQuantisedRows) {
         const std::int64_t last = std::min(tile + kQuantisedRows, piece.last);
-        add(params_.exact_key, params_.exact_value, tile, last, std::max(tile, piece.first), last,
-            false);
+        const std::int64_t stop = tile + params_.exact_tiles * kQuantisedRows;  // of its queries
+        add(params_.exact_key, params_.exact_value, tile, last, std::max(tile, piece.first),
+            std::min(stop, piece.last), false);
       }
     }
     finish();
@@ -126,9 +128,9 @@ class PieceAttention {
   // A token's scores of add()'s tokens become weights, and its output so far fits them.
   void soften(std::int64_t token, std::int64_t begin, std::int64_t end, bool coded,
               std::int64_t columns, RowSoftmax& softmax, float* scores, float* output) {
-    const std::int64_t own = params_.own_start(token);
-    const std::int64_t seen = std::max({params_.seen_from(token), coded ? begin : own, begin});
-    const std::int64_t stop = std::min(end, coded ? own : token + 1);
+    const std::int64_t exact = params_.exact_start(token);
+    const std::int64_t seen = std::max({params_.seen_from(token), coded ? begin : exact, begin});
+    const std::int64_t stop = std::min(end, coded ? exact : token + 1);
     if (seen >= stop) {
       std::fill_n(scores, columns, 0.0f);
       return;

@@ -14,11 +14,11 @@ void attend_token(const PromptAttention& params, std::int64_t token, std::int64_
   const std::int64_t kv_head = head / (params.num_heads / params.num_kv_heads);
   std::vector<float> query(static_cast<std::size_t>(head_dim)), row(query), output(query);
   load_numbers(params.query, token, head, head_dim, params.scale, query.data());
-  const std::int64_t begin = params.seen_from(token), own = params.own_start(token);
+  const std::int64_t begin = params.seen_from(token), exact = params.exact_start(token);
   std::vector<float> weights;
   float largest = -INFINITY, sum = 0;
   for (std::int64_t key = begin; key <= token; ++key) {
-    load_numbers(key < own ? params.coded_key : params.exact_key, key, kv_head, head_dim, 1,
+    load_numbers(key < exact ? params.coded_key : params.exact_key, key, kv_head, head_dim, 1,
                  row.data());
     float score = 0;
     for (std::size_t d = 0; d < row.size(); ++d) {
@@ -30,7 +30,7 @@ void attend_token(const PromptAttention& params, std::int64_t token, std::int64_
   }
   for (std::int64_t key = begin; key <= token; ++key) {
     const float weight = std::exp(weights[static_cast<std::size_t>(key - begin)] - largest);
-    load_numbers(key < own ? params.coded_value : params.exact_value, key, kv_head, head_dim,
+    load_numbers(key < exact ? params.coded_value : params.exact_value, key, kv_head, head_dim,
                  weight, row.data());
     sum += weight;
     for (std::size_t d = 0; d < row.size(); ++d) {
@@ -42,8 +42,10 @@ void attend_token(const PromptAttention& params, std::int64_t token, std::int64_
 
 }  // namespace
 
-std::int64_t PromptAttention::own_start(std::int64_t token) const {
-  return exact_step ? exact_key.first : token / kTileTokens * kTileTokens;
+std::int64_t PromptAttention::exact_start(std::int64_t token) const {
+  return exact_step
+             ? exact_key.first
+             : std::max<std::int64_t>(0, token / kTileTokens - (exact_tiles - 1)) * kTileTokens;
 }
 
 std::int64_t prompt_pieces(const PromptAttention& params) {

@@ -107,11 +107,12 @@ inline void set_open_tiles(const Tensor& keys, const Tensor& values, const Tenso
         "kvconvert: open tiles: expected contiguous keys and values [tiles, ", kTileTokens, ", ",
         shape.num_kv_heads, ", ", shape.head_dim, "] of the query's type");
   }
-  STD_TORCH_CHECK(tiles.size(0) == sequences.count, "kvconvert: open tiles: ", tiles.size(0),
-                  ", expected ", sequences.count);
+  STD_TORCH_CHECK(tiles.size(0) == sequences.count, "kvconvert: open tiles: of ", tiles.size(0),
+                  " sequences, expected ", sequences.count);
   sequences.open_keys = keys.data_ptr();
   sequences.open_values = values.data_ptr();
-  sequences.open_numbers = device_numbers<std::int32_t>(tiles, ScalarType::Int, 1, "open tiles");
+  sequences.open_numbers = device_numbers<std::int32_t>(tiles, ScalarType::Int, 2, "open tiles");
+  sequences.exact_tiles = narrow(tiles.size(1), "open tiles");
   sequences.num_open_tiles = narrow(keys.size(0), "open tiles");
 }
 

@@ -158,8 +158,7 @@ DeviceProgram DeviceCodes::attend(const Memory& memory, const Sequences& sequenc
   const auto heads = static_cast<int>(shape_.num_heads);
   const auto head_dim = static_cast<int>(shape_.head_dim);
   const std::int64_t count = sequences.count, rows = count * heads;
-  const CodedSpan span{static_cast<int>(shape_.window), sequences.open_numbers != nullptr,
-                       image_.has_first};
+  const CodedSpan span{static_cast<int>(shape_.window), sequences.exact_tiles, image_.has_first};
   const int page_tokens = memory.pages.page_tiles * kScaledRows;
   PlacePages places{.of = described(memory),
                     .pages = memory.pages,
@@ -190,9 +189,10 @@ DeviceProgram DeviceCodes::attend(const Memory& memory, const Sequences& sequenc
                   .num_kv_heads = static_cast<int>(shape_.num_kv_heads),
                   .head_dim = head_dim,
                   .scale = shape_.scale,
-                  .softcap = shape_.softcap,
-                  .partials = {scratch.take<float>(rows), scratch.take<float>(rows),
-                               scratch.take<float>(rows * head_dim), 1}};
+                  .softcap = shape_.softcap};
+  const std::int64_t open_rows = rows * open.num_parts();
+  open.partials = {scratch.take<float>(open_rows), scratch.take<float>(open_rows),
+                   scratch.take<float>(open_rows * head_dim), open.num_parts()};
   if (image_.has_first) {
     const std::int64_t channels = count * shape_.num_kv_heads * head_dim;
     auto* keys = scratch.take<std::uint16_t>(channels);

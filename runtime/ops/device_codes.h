@@ -49,6 +49,7 @@ class DeviceCodes {
     int most_tokens = 0;  // of a sequence
     const void *open_keys = nullptr, *open_values = nullptr;
     const std::int32_t* open_numbers = nullptr;
+    int exact_tiles = 0;  // OpenTiles::each, 0 without open_numbers
     int num_open_tiles = 0;
   };
 

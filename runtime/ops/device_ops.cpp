@@ -122,7 +122,7 @@ void read_device(std::int64_t handle, std::int64_t layer, const Tensor& image, c
 DeviceCodes::Sequences part_of(DeviceCodes::Sequences sequences, int first, int count) {
   sequences.pages += first * sequences.stride;
   sequences.tokens += first;
-  sequences.open_numbers += sequences.open_numbers == nullptr ? 0 : first;
+  sequences.open_numbers += first * sequences.exact_tiles;
   sequences.count = count;
   return sequences;
 }

@@ -45,14 +45,18 @@ class PartialMemory {
 void PagedCodes::attend_open(const OpenTiles& open, std::int64_t sequence, std::int64_t first,
                              std::int64_t last, const HeadRows& query,
                              const AttentionPartial& partial) const {
-  const std::int64_t tile = (last - 1) / kTileTokens * kTileTokens;  // its first token
+  const std::int64_t start = open.first_token(last);
   const std::int64_t bytes = kv_rows_bytes(kTileTokens, shape_.num_kv_heads * shape_.head_dim,
                                            shape_.head_dim, open.element, KvScales::kPerRow);
-  const std::int64_t place = open.numbers[sequence] * bytes;
-  const void* keys = static_cast<const std::uint8_t*>(open.keys) + place;
-  const void* values = static_cast<const std::uint8_t*>(open.values) + place;
-  const KvSegment segment{.key = {&keys, kTileTokens, last - tile, open.element},
-                          .value = {&values, kTileTokens, last - tile, open.element}};
+  const std::int64_t count = (last - start + kTileTokens - 1) / kTileTokens;
+  const std::int32_t* numbers_of = open.numbers + (sequence + 1) * open.each - count;
+  std::vector<const void*> keys, values;
+  for (std::int64_t i = 0; i < count; ++i) {
+    keys.push_back(static_cast<const std::uint8_t*>(open.keys) + numbers_of[i] * bytes);
+    values.push_back(static_cast<const std::uint8_t*>(open.values) + numbers_of[i] * bytes);
+  }
+  const KvSegment segment{.key = {keys.data(), kTileTokens, last - start, open.element},
+                          .value = {values.data(), kTileTokens, last - start, open.element}};
   std::vector<float> numbers(at(shape_.num_heads * shape_.head_dim));
   for (std::int64_t head = 0; head < shape_.num_heads; ++head) {
     load_row(query, sequence, head, shape_.head_dim, numbers.data() + head * shape_.head_dim);
@@ -63,7 +67,7 @@ void PagedCodes::attend_open(const OpenTiles& open, std::int64_t sequence, std::
                                      .head_dim = shape_.head_dim,
                                      .scale = shape_.scale,
                                      .softcap = shape_.softcap};
-  decode_attention_partial(params, segment, std::max(first, tile) - tile, last - tile, partial);
+  decode_attention_partial(params, segment, std::max(first, start) - start, last - start, partial);
 }
 
 void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, const OpenTiles& open,
@@ -89,7 +93,7 @@ void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, con
   const bool has_open = open.numbers != nullptr;
   for (std::int64_t sequence = 0; sequence < sequences.count; ++sequence) {
     const std::int64_t tokens = sequences.tokens[sequence], hidden = hidden_of(sequence);
-    const std::int64_t last = has_open ? (tokens - 1) / kTileTokens * kTileTokens : tokens;
+    const std::int64_t last = open.first_token(tokens);
     for (std::int64_t heads = 0; heads < num_ranges; ++heads) {
       for (std::int64_t first = hidden; first < last;) {
         const std::int64_t end = std::min(last, (first / kTokensTogether + 1) * kTokensTogether);
@@ -152,7 +156,7 @@ void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, con
     coded_attention_partial(params, segment, task.first - start, task.last - start,
                             partials[task.partial]);
   };
-  // Joins the parts first .. last - 1 of a sequence and a range of heads with its open tile.
+  // Joins the parts first .. last - 1 of a sequence and a range of heads with its open tiles.
   const auto finish = [&](std::int64_t range, std::int64_t first, std::int64_t last) {
     const std::int64_t sequence = range / num_ranges;
     const Heads& heads = heads_[at(range % num_ranges)];
@@ -198,12 +202,12 @@ void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, con
                 values.data() + head * head_dim);
     }
   };
-  std::int64_t products = sequences.count * shape_.num_heads * head_dim * kTileTokens;
+  std::int64_t products = sequences.count * shape_.num_heads * head_dim * kTileTokens * open.each;
   for (const Task& task : tasks) {
     const Heads& heads = heads_[at(task.heads)];
     products += (task.last - task.first) * heads.count * per_kv * width_of(heads);
   }
-  // Threads take items one after the other: a sequence's open tile, or a part of its codes. Whoever ends the last item of a
+  // Threads take items one after the other: a sequence's open tiles, or a part of its codes. Whoever ends the last item of a
   // sequence and a range of heads joins its parts, so that no thread waits for another.
   std::vector<std::atomic<std::int64_t>> missing(ends.size());
   const auto begin_of = [&](std::int64_t range) { return range == 0 ? 0 : ends[at(range - 1)]; };

@@ -5,6 +5,7 @@
 // fills its pages in order, so token i of it is in tile i / kTileTokens, and i is its position.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -53,12 +54,21 @@ class PagedCodes {
     const std::int32_t* tokens = nullptr;  // [count] each at least one, the query's own included
   };
 
-  // Exact keys and values of the last tile of every sequence, its query's own token included.
+  // Exact keys and values of the last tiles of every sequence, its query's own token included.
   struct OpenTiles {
     const void *keys = nullptr, *values = nullptr;  // [tiles, kTileTokens, num_kv_heads, head_dim]
     KvElement element = KvElement::kFloat32;
-    const std::int32_t* numbers =
-        nullptr;  // [count of Sequences] tiles; null: all tokens are read through codes
+    // [count of Sequences, each] tiles, the last one last, without meaning where a sequence has fewer; null: all tokens
+    // are read through codes.
+    const std::int32_t* numbers = nullptr;
+    std::int64_t each = 1;
+
+    // The first token that a query reads exactly behind `tokens` tokens, its own included.
+    std::int64_t first_token(std::int64_t tokens) const {
+      return numbers == nullptr
+                 ? tokens
+                 : std::max<std::int64_t>(0, (tokens - 1) / kTileTokens - (each - 1)) * kTileTokens;
+    }
   };
 
   PagedCodes(const Shape& shape, const std::vector<PagedBlock>& blocks);
@@ -85,7 +95,7 @@ class PagedCodes {
               const Parallel& parallel) const;
 
  private:
-  // Attention of a sequence's query to its open tile from token `first` on.
+  // Attention of a sequence's query to its open tiles from token `first` on.
   void attend_open(const OpenTiles& open, std::int64_t sequence, std::int64_t first,
                    std::int64_t last, const HeadRows& query, const AttentionPartial& partial) const;
 

@@ -127,14 +127,14 @@ inline void check_tokens(const PagedCodes::Shape& shape, std::int64_t layer, std
                   " are not all in the pages, or do not begin with a tile");
 }
 
-// tiles: int32 [count], or of no elements: none.
+// tiles: int32 [count, tiles of each], or of no elements: none.
 inline PagedCodes::OpenTiles open_tiles(const Tensor& keys, const Tensor& values,
-                                        const Tensor& tiles, std::int64_t count,
-                                        const PagedCodes::Shape& shape) {
+                                        const Tensor& tiles, const std::int32_t* lengths,
+                                        std::int64_t count, const PagedCodes::Shape& shape) {
   if (tiles.numel() == 0) {
     return {};
   }
-  const auto* number = numbers<std::int32_t>(tiles, ScalarType::Int, 1, "open tiles");
+  const auto* number = numbers<std::int32_t>(tiles, ScalarType::Int, 2, "open tiles");
   for (const Tensor* rows : {&keys, &values}) {
     STD_TORCH_CHECK(rows->is_cpu() && rows->dim() == 4 && rows->is_contiguous() &&
                         rows->size(1) == kTileTokens && rows->size(2) == shape.num_kv_heads &&
@@ -143,13 +143,16 @@ inline PagedCodes::OpenTiles open_tiles(const Tensor& keys, const Tensor& values
                     "kvconvert: open tiles: expected contiguous keys and values [tiles, ",
                     kTileTokens, ", ", shape.num_kv_heads, ", ", shape.head_dim, "] on the CPU");
   }
-  STD_TORCH_CHECK(tiles.size(0) == count, "kvconvert: open tiles: ", tiles.size(0), ", expected ",
-                  count);
-  for (std::int64_t i = 0; i < count; ++i) {
-    STD_TORCH_CHECK(number[i] >= 0 && number[i] < keys.size(0), "kvconvert: open tile ", number[i],
-                    ", expected 0 to ", keys.size(0) - 1);
+  const std::int64_t each = tiles.size(1);
+  STD_TORCH_CHECK(tiles.size(0) == count, "kvconvert: open tiles: of ", tiles.size(0),
+                  " sequences, expected ", count);
+  for (std::int64_t i = 0; i < count * each; ++i) {
+    // Short sequences have fewer.
+    const bool is_there = i % each >= each - (lengths[i / each] - 1) / kTileTokens - 1;
+    STD_TORCH_CHECK(!is_there || (number[i] >= 0 && number[i] < keys.size(0)),
+                    "kvconvert: open tile ", number[i], ", expected 0 to ", keys.size(0) - 1);
   }
-  return {keys.data_ptr(), values.data_ptr(), element_of(keys, "open tiles"), number};
+  return {keys.data_ptr(), values.data_ptr(), element_of(keys, "open tiles"), number, each};
 }
 
 // coded, exact: keys and values. numbers: scale and softcap.
@@ -158,13 +161,15 @@ inline PromptAttention prompt_attention_of(const Tensor& output, const Tensor& q
                                            const std::array<const Tensor*, 2>& coded,
                                            const std::array<const Tensor*, 2>& exact,
                                            const std::array<double, 2>& numbers,
-                                           std::int64_t window, bool exact_step) {
+                                           std::int64_t window, bool exact_step,
+                                           std::int64_t exact_tiles) {
   const Tensor& keys = *exact[0];
   STD_TORCH_CHECK(query.dim() == 3 && keys.dim() == 3 && keys.size(1) > 0 &&
                       query.size(1) % keys.size(1) == 0 && query.size(2) == keys.size(2) &&
-                      query.size(2) > 0 && window >= 0,
+                      query.size(2) > 0 && window >= 0 && exact_tiles >= 1,
                   "kvconvert: attend_prompt: expected queries and keys [tokens, heads, head_dim] "
-                  "with a multiple of the keys' heads, and a window of at least 0");
+                  "with a multiple of the keys' heads, a window of at least 0, and at least one "
+                  "exact tile");
   const std::int64_t heads = query.size(1), kv_heads = keys.size(1), head_dim = query.size(2);
   PromptAttention params{.num_heads = heads,
                          .num_kv_heads = kv_heads,
@@ -172,7 +177,8 @@ inline PromptAttention prompt_attention_of(const Tensor& output, const Tensor& q
                          .scale = static_cast<float>(numbers[0]),
                          .softcap = static_cast<float>(numbers[1]),
                          .window = window,
-                         .exact_step = exact_step};
+                         .exact_step = exact_step,
+                         .exact_tiles = exact_tiles};
   const auto rows = [&](const Tensor& tensor, std::int64_t count, std::int64_t of_heads,
                         std::int64_t last, const char* name) {
     const HeadRows of = head_rows(tensor, count, of_heads, head_dim, name);
@@ -186,14 +192,14 @@ inline PromptAttention prompt_attention_of(const Tensor& output, const Tensor& q
   params.output = rows(output, queries, heads, length, "output");
   params.exact_key = rows(keys, keys.size(0), kv_heads, length, "exact keys");
   params.exact_value = rows(*exact[1], keys.size(0), kv_heads, length, "exact values");
-  const std::int64_t end = queries == 0 ? 0 : params.own_start(length - 1);
+  const std::int64_t end = queries == 0 ? 0 : params.exact_start(length - 1);
   const std::int64_t old = coded[0]->size(0);
   params.coded_key = rows(*coded[0], old, kv_heads, end, "coded keys");
   params.coded_value = rows(*coded[1], old, kv_heads, end, "coded values");
   if (queries > 0) {
     const std::int64_t first = params.query.first, seen = params.seen_from(first);
     STD_TORCH_CHECK(
-        params.exact_key.first <= std::max(params.own_start(first), seen) &&
+        params.exact_key.first <= std::max(params.exact_start(first), seen) &&
             params.coded_key.first >= 0 && (params.coded_key.first <= seen || end <= seen),
         "kvconvert: attend_prompt: tokens that queries see are missing: exact ones from ",
         params.exact_key.first, ", coded ones from ", params.coded_key.first, " to ", end,

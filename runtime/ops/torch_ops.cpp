@@ -73,11 +73,12 @@ void attend(std::int64_t handle, std::int64_t layer, Tensor output, const Tensor
         std::min(shape.num_positions, block_table.size(1) * page_tokens));
     kvc::check_pages(sequences.pages + i * sequences.stride, length, page_tokens, memory.count);
   }
-  codes.attend(memory, sequences,
-               kvc::open_tiles(open_keys, open_values, open_tiles, sequences.count, shape), layer,
-               kvc::head_rows(query, sequences.count, shape.num_heads, shape.head_dim, "query"),
-               kvc::head_rows(output, sequences.count, shape.num_heads, shape.head_dim, "output"),
-               kvc::run_parallel);
+  codes.attend(
+      memory, sequences,
+      kvc::open_tiles(open_keys, open_values, open_tiles, sequences.tokens, sequences.count, shape),
+      layer, kvc::head_rows(query, sequences.count, shape.num_heads, shape.head_dim, "query"),
+      kvc::head_rows(output, sequences.count, shape.num_heads, shape.head_dim, "output"),
+      kvc::run_parallel);
 }
 
 void read_tokens(std::int64_t handle, std::int64_t layer, const Tensor& pages,
@@ -102,10 +103,10 @@ void read_tokens(std::int64_t handle, std::int64_t layer, const Tensor& pages,
 void attend_prompt(Tensor output, const Tensor& query, std::int64_t length,
                    const Tensor& coded_keys, const Tensor& coded_values, const Tensor& exact_keys,
                    const Tensor& exact_values, double scale, double softcap, std::int64_t window,
-                   bool exact_step) {
-  const kvc::PromptAttention params =
-      kvc::prompt_attention_of(output, query, length, {&coded_keys, &coded_values},
-                               {&exact_keys, &exact_values}, {scale, softcap}, window, exact_step);
+                   bool exact_step, std::int64_t exact_tiles) {
+  const kvc::PromptAttention params = kvc::prompt_attention_of(
+      output, query, length, {&coded_keys, &coded_values}, {&exact_keys, &exact_values},
+      {scale, softcap}, window, exact_step, exact_tiles);
   const std::int64_t products = query.size(0) * params.num_heads * length * params.head_dim;
   const std::int64_t pieces = kvc::prompt_pieces(params);
   kvc::run_parallel(
@@ -127,8 +128,7 @@ STABLE_TORCH_LIBRARY(kvconvert, m) {
   m.def(
       "attend_prompt(Tensor(a!) output, Tensor query, int length, Tensor coded_keys, Tensor "
       "coded_values, Tensor exact_keys, Tensor exact_values, float scale, float softcap, int "
-      "window, "
-      "bool exact_step) -> ()");
+      "window, bool exact_step, int exact_tiles) -> ()");
   m.def(
       "attend(int handle, int layer, Tensor(a!) output, Tensor query, Tensor pages, Tensor "
       "block_table, Tensor tokens, Tensor open_keys, Tensor open_values, Tensor open_tiles) -> ()");

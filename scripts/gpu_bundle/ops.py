@@ -117,9 +117,10 @@ def run_case(store, lengths, kv_heads, heads, dim):
         store.read(pages, table.to(device), *read)
         rows += [part.cpu().float() for part in read]
     query = torch.randn(len(lengths), heads, dim, generator=random).to(torch.bfloat16).to(device)
-    exact = torch.randn(2, len(lengths), TILE, kv_heads, dim, generator=random).to(torch.bfloat16).to(device).unbind(0)
-    tokens, numbers = (torch.tensor(part, dtype=torch.int32, device=device) for part in (lengths, range(len(lengths))))
-    for open_rows in ((*exact, numbers), (torch.empty(0), torch.empty(0), torch.empty(0))):
+    exact = torch.randn(2, 2 * len(lengths), TILE, kv_heads, dim, generator=random).to(torch.bfloat16).to(device).unbind(0)
+    tokens, numbers = (torch.tensor(part, dtype=torch.int32, device=device) for part in (lengths, range(2 * len(lengths))))
+    of_two = numbers.view(-1, 2)
+    for open_rows in ((*exact, of_two[:, 1:].contiguous()), (*exact, of_two), (torch.empty(0), torch.empty(0), torch.empty(0))):
         out = torch.empty_like(query)
         store.attend(out, query, pages, tables.to(device), tokens, most, *open_rows)
         outputs.append(out.cpu().float())
@@ -191,7 +192,7 @@ def measure(ops, device):
             dense = torch.randn(LAYERS, 2, sequences, 8, length, 128, **kind)
             shape = f"({sequences}, {length // 1024}k)"
             runs = {
-                f"attend {shape}": lambda i: store.attend(out, query, pages[i], tables, tokens, length, *exact, numbers),
+                f"attend {shape}": lambda i: store.attend(out, query, pages[i], tables, tokens, length, *exact, numbers[:, None]),
                 f"code a step's tokens {shape}": lambda i: store.store(pages[i], positions[:sequences] * TILE, positions[:sequences],
                                                                        keys[:sequences], values[:sequences]),
                 f"code a prompt of {length}": lambda i: store.store(pages[i], positions, positions, keys, values),

@@ -19,6 +19,11 @@ class Engines(ProgramTest):
         self.assertEqual(plans[0], plans[1])
         self.assertEqual(plans[1]["exact_tokens"], 0)
 
+    def test_windows_of_whole_tiles_are_served(self):
+        for engine in ("vllm", "transformers"):
+            plan = self.run_ok("kvconvert", REFERENCE, "--plan", "--json", "--for", engine, "--window", "64", "--kept-ratio", "0.25")
+            self.assertEqual(json.loads(plan.stdout)["exact_tokens"], 64)
+
     def test_what_an_engine_rules_out_is_said(self):
         plan = ("kvconvert", REFERENCE, "--plan", "--kept-ratio", "0.25", "--for", "vllm")
         self.assertIn("refuse --tensor-parallel-size", self.run_ok(*plan, "--scope", "layer").stderr)
@@ -30,7 +35,7 @@ class Engines(ProgramTest):
         self.assert_refused({2}, ["--for", "sglang", "transformers"], "kvconvert", REFERENCE, "--plan", "--for", "sglang")
         self.assert_refused({2}, ["--for vllm", "found xkv"], *arguments, "--method", "xkv")
         self.assert_refused({2}, ["--for vllm", "found minicache"], *arguments, "--method", "minicache")
-        self.assert_refused({2}, ["--for vllm", "--window 32"], *arguments, "--window", "32")
+        self.assert_refused({2}, ["--for vllm", "whole tiles", "--window 40", "pass --window 32"], *arguments, "--window", "40")
         self.assert_refused({2}, ["--for vllm", "--sink 4"], *arguments, "--sink", "4")
         self.assert_refused({2}, ["--for vllm", "--prefill exact"], *arguments, "--prefill", "exact")
         self.assert_refused({2}, ["--block: does not apply"], *arguments, "--block", "64")

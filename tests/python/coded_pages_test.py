@@ -13,7 +13,7 @@ from coded_cases import FORMS, HEADS, POSITIONS, Case, angles, plan_of, widths_f
 import torch
 from kvconvert.codes import TILE, CodedCheckpoint
 from kvconvert.factors import ConversionError, basis_channels, block_of, load_factors
-from kvconvert.tiled_attention import attend_prompt
+from kvconvert.tiled_attention import attend_prompt, exact_start
 from safetensors.torch import load_file, save_file
 
 
@@ -67,41 +67,45 @@ class Pages(unittest.TestCase):
 
     def test_open_tiles_are_read_exactly(self):
         for form, scope in FORMS:
-            for window in (0, 5, 40):
-                with self.subTest(form=form, scope=scope, window=window):
+            for window, exact_tiles in ((0, 1), (5, 1), (40, 1), (0, 2), (70, 3), (5, 6)):
+                with self.subTest(form=form, scope=scope, window=window, exact_tiles=exact_tiles):
                     case = Case(self.directory, form, scope, tokens=100, scale=0.25, window=window)
                     pages = case.stored()
                     lengths = torch.tensor([1, 32, 33, 100], dtype=torch.int32)
                     query = torch.randn(4, case.num_heads, 32, generator=torch.Generator().manual_seed(4))
-                    table, tiles = case.table.expand(4, -1).contiguous(), torch.tensor([2, 2, 0, 4], dtype=torch.int32)
+                    table = case.table.expand(4, -1).contiguous()
+                    places = [1, 4, 0, 3]  # of a text's tiles
+                    tiles = torch.tensor([[places[tile] if tile >= 0 else -7 for tile in range(last - exact_tiles + 1, last + 1)]
+                                          for last in ((length - 1) // TILE for length in lengths.tolist())], dtype=torch.int32)
                     for layer, (key, value) in enumerate(zip(case.keys, case.values)):
                         rows = case.codes.new_open_rows(2, torch.float32).grown(5)
-                        for tile, first, last in ((2, 0, 32), (0, 32, 33), (4, 96, 100)):
-                            places = tile * TILE + torch.arange(last - first)
-                            case.codes.keep(rows, places, key[first:last], value[first:last])
-                            found = case.codes.kept(rows, tile, last - first, key[last:last + 3], value[last:last + 3])
-                            self.assertTrue(torch.equal(found[0], key[first:last + 3]) and torch.equal(found[1], value[first:last + 3]))
+                        for tile, first in zip(places, range(0, 100, TILE)):
+                            case.codes.keep(rows, tile * TILE + torch.arange(len(key[first:][:TILE])), key[first:][:TILE],
+                                            value[first:][:TILE])
+                        found = case.codes.kept(rows, places[1:3], 40, key[72:80], value[72:80])
+                        self.assertTrue(torch.equal(found[0], key[32:80]) and torch.equal(found[1], value[32:80]))
                         out = torch.empty_like(query)
                         case.codes.attend(out, query, pages, table, lengths, layer, rows, tiles)
                         read = case.codes.read(pages, case.table[0], 0, case.tokens, torch.float32, layer)
                         for i, length in enumerate(lengths.tolist()):
-                            start = (length - 1) // TILE * TILE
+                            start = exact_start(length - 1, exact_tiles)
                             mixed = [torch.cat((codes[:start], exact[start:])) for codes, exact in zip(read, (key, value))]
                             expected = case.attention(*mixed, query[i], length, 0.25, window)
                             torch.testing.assert_close(out[i], expected, atol=2e-3, rtol=0)
                             prompt = attend_prompt(query[i:i + 1], length, tuple(part[:start] for part in read),
-                                                   (key[start:length], value[start:length]), 0.25, window=window)
+                                                   (key[start:length], value[start:length]), 0.25, window=window,
+                                                   exact_tiles=exact_tiles)
                             torch.testing.assert_close(prompt[0], expected, atol=1e-4, rtol=0)
 
     def test_prompts_are_attended_to_as_single_tokens_are(self):
         random = torch.Generator().manual_seed(5)
         query, keys, values, coded_keys, coded_values = torch.randn(5, 300, 2, 32, generator=random).unbind(0)
-        for window in (0, 7, 50):
+        for window, exact_tiles in ((0, 1), (7, 1), (50, 1), (0, 2), (50, 3)):
             for softcap in (0.0, 5.0):
                 def attend(first, last):
-                    start, end = first // TILE * TILE, (last - 1) // TILE * TILE
+                    start, end = (exact_start(token, exact_tiles) for token in (first, last - 1))
                     return attend_prompt(query[first:last], last, (coded_keys[:end], coded_values[:end]),
-                                         (keys[start:last], values[start:last]), 0.2, softcap, window)
+                                         (keys[start:last], values[start:last]), 0.2, softcap, window, exact_tiles=exact_tiles)
                 alone = torch.cat([attend(i, i + 1) for i in range(300)])
                 for cuts in ((0, 300), (0, 37, 40, 290, 300)):
                     parts = torch.cat([attend(*cut) for cut in zip(cuts, cuts[1:])])
@@ -218,7 +222,7 @@ class Pages(unittest.TestCase):
             case.codes.attend(query.clone(), query, pages, case.table, length * 0)
         rows = case.codes.new_open_rows(2, torch.float32)
         with self.assertRaisesRegex(RuntimeError, "open tile 2, expected 0 to 1"):
-            case.codes.attend(query.clone(), query, pages, case.table, length, 0, rows, torch.tensor([2], dtype=torch.int32))
+            case.codes.attend(query.clone(), query, pages, case.table, length, 0, rows, torch.tensor([[2]], dtype=torch.int32))
         with self.assertRaisesRegex(RuntimeError, "begin with a tile"):
             case.codes.read(pages, case.table[0], 1, 10, torch.float32)
         with self.assertRaisesRegex(RuntimeError, "not 2047 times|not 682 times"):

@@ -95,16 +95,17 @@ class DevicePages(unittest.TestCase):
         lengths = torch.tensor([1, 32, 33, 100], dtype=torch.int32)
         query = torch.randn(4, case.num_heads, head_dim, generator=random).to(torch.bfloat16)
         rows = OpenRows(*torch.randn(2, 5, TILE, HEADS, head_dim, generator=random).to(torch.bfloat16).unbind(0))
-        table, tiles = case.table.expand(4, -1).contiguous(), torch.tensor([2, 2, 0, 4], dtype=torch.int32)
+        table, tiles = case.table.expand(4, -1).contiguous(), torch.tensor([[2], [2], [0], [4]], dtype=torch.int32)
+        of_three = torch.tensor([[-7, -7, 2], [-7, 99, 2], [-7, 3, 0], [1, 0, 4]], dtype=torch.int32)
         for layer in range(len(case.layers)):
-            for of_open in ((), (rows, tiles)):
+            for of_open in ((), (rows, tiles), (rows, of_three)):
                 own, expected, alone = (torch.empty_like(query) for _ in range(3))
                 case.codes.attend(expected, query, pages, table, lengths, layer, *of_open)
                 case.on_device.attend(own, query, pages, table, lengths, layer, *of_open, max_tokens=100)
                 torch.testing.assert_close(own, expected, atol=ATTENTION, rtol=0)
                 for i in (0, 3):
                     one = slice(i, i + 1)
-                    of_one = (rows, tiles[one]) if of_open else ()
+                    of_one = (rows, of_open[1][one]) if of_open else ()
                     case.on_device.attend(alone[one], query[one], pages, table[one], lengths[one], layer, *of_one, max_tokens=100)
                     torch.testing.assert_close(alone[one], own[one], atol=0.01, rtol=0)
 

@@ -19,7 +19,7 @@ if "KVC_BIN_DIR" in os.environ:
 from kvconvert import device_prompts  # noqa: E402
 from kvconvert.codes import TILE  # noqa: E402
 from kvconvert.device_prompts import BLOCK, PromptBlocks  # noqa: E402
-from kvconvert.tiled_attention import attend_prompt, tile_start  # noqa: E402
+from kvconvert.tiled_attention import attend_prompt, exact_start, tile_start  # noqa: E402
 
 HEAD_DIM = 16
 
@@ -28,12 +28,12 @@ class Prompt:
     """Random rows of a prompt of which `past` tokens came before."""
 
     def __init__(self, past, length, kv_heads=2, groups=3, window=0, softcap=0.0, exact_step=False, dtype=torch.float32,
-                 spare=False):
+                 spare=False, exact_tiles=1):
         generator = torch.Generator().manual_seed(past * 10007 + length)
-        self.length, self.options = length, (0.25, softcap, window, exact_step)
+        self.length, self.options = length, (0.25, softcap, window, exact_step, exact_tiles)
         self.query = 2 * torch.randn(length - past, kv_heads * groups, HEAD_DIM, generator=generator).to(dtype)
-        exact_first = tile_start(past)
-        end = exact_first if exact_step else tile_start(length - 1)
+        exact_first = exact_start(past, exact_tiles)
+        end = exact_first if exact_step else exact_start(length - 1, exact_tiles)
         # Codes that no query sees may be missing.
         begin = min(end, tile_start(max(past - window + 1, 0))) if window and not spare else 0
         rows = torch.randn(4, length, kv_heads, HEAD_DIM, generator=generator).to(dtype)
@@ -49,13 +49,13 @@ class Prompt:
 
     def by_formulas(self):
         """Every query with every token, in float64."""
-        scale, softcap, window, exact_step = self.options
+        scale, softcap, window, exact_step, exact_tiles = self.options
         tokens = torch.arange(self.length)
         queries = tokens[self.length - self.query.shape[0]:]
         exact_first = self.length - self.exact[0].shape[0]
-        own = torch.full_like(queries, exact_first) if exact_step else queries // TILE * TILE
+        own = torch.full_like(queries, exact_first) if exact_step else (queries // TILE - exact_tiles + 1).clamp(min=0) * TILE
         seen = (queries - window + 1).clamp(min=0) if window else torch.zeros_like(queries)
-        end = exact_first if exact_step else tile_start(self.length - 1)
+        end = exact_first if exact_step else exact_start(self.length - 1, exact_tiles)
         groups = self.query.shape[1] // self.exact[0].shape[1]
 
         def whole(rows, last):
@@ -89,8 +89,9 @@ class Prompts(unittest.TestCase):
             for tokens in lengths:
                 for exact_step in (False, True):
                     for window in (0, 1, 40, BLOCK + 50):
-                        with self.subTest(past=past, tokens=tokens, exact_step=exact_step, window=window):
-                            self.same(Prompt(past, past + tokens, window=window, exact_step=exact_step))
+                        for exact_tiles in (1, 2):
+                            with self.subTest(past=past, tokens=tokens, exact_step=exact_step, window=window, exact_tiles=exact_tiles):
+                                self.same(Prompt(past, past + tokens, window=window, exact_step=exact_step, exact_tiles=exact_tiles))
 
     def test_random_shapes(self):
         choose = random.Random(1)
@@ -98,7 +99,8 @@ class Prompts(unittest.TestCase):
             past = choose.choice((0, choose.randrange(1500)))
             options = {"length": past + choose.randrange(1, 900), "kv_heads": choose.choice((1, 2, 4)), "groups": choose.choice((1, 2, 5)),
                        "window": choose.choice((0, 0, choose.randrange(1, 1200))), "softcap": choose.choice((0.0, 0.0, 3.0)),
-                       "exact_step": choose.random() < 0.4, "spare": choose.random() < 0.5}
+                       "exact_step": choose.random() < 0.4, "spare": choose.random() < 0.5,
+                       "exact_tiles": choose.choice((1, 1, 2, 5, 20))}
             with self.subTest(past=past, **options):
                 prompt = Prompt(past, **options)
                 found = self.same(prompt)

@@ -31,6 +31,19 @@ class Places(unittest.TestCase):
             self.assertLess(max(numbers), tiles.capacity)
         self.assertEqual(tiles.capacity, 24)
 
+    def test_rows_of_a_tile_that_was_written_without_them_are_void(self):
+        tiles = OpenTiles(24)
+        tiles.begin_step()
+        first = tiles.place(7, True)
+        tiles.forget(7)
+        tiles.forget(8)  # unknown
+        self.assertEqual(tiles.place(7, False), (first.number, True))
+        self.assertEqual(tiles.place(7, False), (first.number, False))  # they were read from codes
+        self.assertEqual(tiles.place(8, False), (1, True))
+        tiles.forget(7)
+        self.assertEqual(tiles.place(7, True), (first.number, False))
+        self.assertEqual(tiles.place(7, False), (first.number, False))
+
     def test_a_step_of_more_tiles_gets_them(self):
         tiles = OpenTiles(20)
         tiles.begin_step()

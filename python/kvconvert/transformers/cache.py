@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvconvert.codes import TILE
 from kvconvert.factors import ConversionError
-from kvconvert.tiled_attention import tile_start
+from kvconvert.tiled_attention import exact_start
 from kvconvert.transformers.coded_store import CodeStore, open_tile
 from kvconvert.transformers.latent_store import LatentStore
 from kvconvert.transformers.model_parts import ModelParts
@@ -27,10 +27,10 @@ class Step:
     lengths: list[int]  # and after it
     seq_lens: torch.Tensor  # lengths, int32 [batch]
     slots: torch.Tensor  # int64 [batch * q]: where tokens are stored, -1 for padding
-    open_tiles: torch.Tensor  # int32 [batch]: of the last token of each row
+    open_tiles: torch.Tensor  # int32 [batch, exact_tiles]: those that the last token of each row reads exactly
     kept: torch.Tensor  # bool [batch, q]: tokens whose rows are kept exactly
     open_places: torch.Tensor  # int64 [kept tokens]: where
-    refills: list[int]  # rows whose open tile is not kept any more
+    refills: list[tuple[int, int, int]]  # row, first token, tokens: of open tiles whose rows are not kept any more
 
     @property
     def num_tiles(self) -> int:
@@ -143,16 +143,19 @@ class CodedCache(Cache):
     def _step(self, index: torch.Tensor, past: list[int], lengths: list[int], slots: torch.Tensor) -> Step:
         lens = torch.tensor(lengths, device=index.device)
         rows = torch.arange(len(lengths), device=index.device)
-        # The last tile and the one before, of which a step may bring a part.
-        first_kept = ((lens - 1) // TILE - 1).clamp(min=0)[:, None] * TILE
+        each, exact = self.codes.open_tiles, self.codes.open_tiles - 1
+        last = (lens - 1).clamp(min=0)[:, None]
+        first_kept = (last // TILE - exact).clamp(min=0) * TILE
         kept = (index >= 0) & (index >= first_kept)
-        places = open_tile(rows[:, None], index) * TILE + index % TILE
-        # Where more was taken back than is kept, the open tile is read from codes.
+        places = open_tile(rows[:, None], index, each) * TILE + index % TILE
+        # Where more was taken back than is kept, open tiles are read from codes.
         old = self._kept_from or [0] * len(lengths)
-        refills = [row for row, count in enumerate(past) if count < old[row] and count % TILE]
-        begin = [known if count >= known else tile_start(count) for known, count in zip(old, past)]
+        begin = [min(known, exact_start(count, exact)) for known, count in zip(old, past)]
+        refills = [(row, first, min(TILE, count - first)) for row, count in enumerate(past)
+                   for first in range(begin[row], min(old[row], count), TILE)]
         self._kept_from = [max(pair) for pair in zip(begin, first_kept[:, 0].tolist())]
-        return Step(index, past, lengths, lens.int(), slots, open_tile(rows, (lens - 1).clamp(min=0)).int(), kept,
+        read = last - TILE * torch.arange(exact - 1, -1, -1, device=index.device)
+        return Step(index, past, lengths, lens.int(), slots, open_tile(rows[:, None], read.clamp(min=0), each).int(), kept,
                     places[kept], refills)
 
     def _new_columns(self, batch, columns, num_tokens, device, mask) -> torch.Tensor | None:

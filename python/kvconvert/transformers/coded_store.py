@@ -6,19 +6,18 @@ import torch
 
 from kvconvert.codes import TILE, LayerCodes, OpenRows
 from kvconvert.factors import ConversionError
-from kvconvert.tiled_attention import attend_prompt, tile_start
+from kvconvert.tiled_attention import attend_prompt, exact_start, tile_start
 
 if TYPE_CHECKING:
     from kvconvert.transformers.cache import Step
     from kvconvert.transformers.model_codes import ModelCodes
 
-_OPEN = 2  # tiles of a row that are kept exactly: the last one, and the one before for tokens that are taken back
-
 
 class CodeStore:
     """pages: uint8 [batch, tiles, tile_bytes], as many tiles as the longest row needs.
 
-    Tile t of row r is open tile r * _OPEN + t % _OPEN.
+    Exact rows of a row's last tiles lie beside them: of those that are read exactly, and one more for tokens that are taken
+    back. Tile t of row r is open tile r * open_tiles + t % open_tiles.
     """
 
     def __init__(self, model_codes: "ModelCodes", number: int):
@@ -38,7 +37,7 @@ class CodeStore:
         codes, step = self.model_codes.codes(self.number, key.device), step.on(key.device)
         self._grow(step, codes.tile_bytes, key.device)
         if self.open_rows[place] is None:
-            self.open_rows[place] = codes.new_open_rows(_OPEN * len(step.lengths), key.dtype)
+            self.open_rows[place] = codes.new_open_rows(self.model_codes.open_tiles * len(step.lengths), key.dtype)
         self._refill(codes, place, step)
         # The codes of several layers exist only after the last of them: its tokens are then read exactly.
         exact_step = len(self.layers) > 1 or self.model_codes.exact_step
@@ -77,17 +76,21 @@ class CodeStore:
 
     def _refill(self, codes: LayerCodes, place: int, step: "Step") -> None:
         """Open tiles whose exact rows are gone, as more was taken back than is kept, are read from codes."""
-        for row in step.refills:
-            first, count = tile_start(step.past[row]), step.past[row] % TILE
-            codes.keep_coded(self.open_rows[place], open_tile(row, first), self.pages.flatten(0, 1), self._tables()[row],
+        for row, first, count in step.refills:
+            codes.keep_coded(self.open_rows[place], self._open_tile(row, first), self.pages.flatten(0, 1), self._tables()[row],
                              first, count, place)
+
+    def _open_tile(self, row: int, token: int) -> int:
+        return open_tile(row, token, self.model_codes.open_tiles)
 
     def _exact_rows(self, codes: LayerCodes, place: int, step: "Step", row: int, key: torch.Tensor,
                     value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of a row from the first token of its first query's tile on."""
+        """Keys and values of a row from the first token on that its first query reads exactly."""
         real, past = step.index[row] >= 0, step.past[row]
         new = [tensor[row][:, real].transpose(0, 1) for tensor in (key, value)]
-        return codes.kept(self.open_rows[place], open_tile(row, past), past % TILE, *new)
+        start = exact_start(past, codes.exact_tiles)
+        tiles = [self._open_tile(row, first) for first in range(start, past, TILE)]
+        return codes.kept(self.open_rows[place], tiles, past - start, *new)
 
     def _tables(self) -> torch.Tensor:
         """int32 [batch, tiles]: the pages of each row."""
@@ -111,10 +114,10 @@ class CodeStore:
             return out
         window = self.model_codes.window(self.layers[place]) or 0
         first = tile_start(max(past - window + 1, 0)) if window else 0  # no query sees earlier tokens
-        last = max(first, tile_start(past if exact_step else length - 1))
+        last = max(first, exact_start(past if exact_step else length - 1, codes.exact_tiles))
         coded = codes.read(self.pages.flatten(0, 1), self._tables()[row], first, last - first, query.dtype, place)
         out[:, real] = attend_prompt(query[row][:, real].transpose(0, 1), length, coded, exact, scale, softcap or 0.0,
-                                     window, exact_step).transpose(0, 1)
+                                     window, exact_step, codes.exact_tiles).transpose(0, 1)
         return out
 
     def crop(self, lengths: list[int]) -> None:
@@ -126,10 +129,11 @@ class CodeStore:
         if self.pages is None:
             return
         self.pages = self.pages.index_select(0, rows.to(self.pages.device))
-        tiles = (rows[:, None] * _OPEN + torch.arange(_OPEN, device=rows.device)).flatten()
+        each = self.model_codes.open_tiles
+        tiles = (rows[:, None] * each + torch.arange(each, device=rows.device)).flatten()
         self.open_rows = [kept if kept is None else kept.take(tiles) for kept in self.open_rows]
 
 
-def open_tile(row: int | torch.Tensor, token: int | torch.Tensor):
-    """The open tile that keeps a token of a row."""
-    return row * _OPEN + token // TILE % _OPEN
+def open_tile(row: int | torch.Tensor, token: int | torch.Tensor, each: int):
+    """The open tile that keeps a token of a row, of which there are `each` for a row."""
+    return row * each + token // TILE % each

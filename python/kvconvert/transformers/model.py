@@ -9,7 +9,7 @@ from transformers.generation.utils import ALL_CACHE_NAMES
 from transformers.utils import cached_file
 
 from kvconvert.checkpoints import ConvertedCheckpoint
-from kvconvert.codes import CodedCheckpoint
+from kvconvert.codes import TILE, CodedCheckpoint
 from kvconvert.factors import ConversionError
 from kvconvert.fused import FusedCheckpoint
 from kvconvert.latents import LatentCheckpoint
@@ -42,10 +42,10 @@ def open_checkpoint(directory: pathlib.Path) -> ConvertedCheckpoint:
         if kind.takes(plan):
             return kind(directory)
     checkpoint = CodedCheckpoint(directory)
-    if checkpoint.sinks or checkpoint.window:
+    if checkpoint.sinks or checkpoint.window % TILE:
         raise ConversionError(
-            f"{checkpoint.path}: the first {checkpoint.sinks} and last {checkpoint.window} tokens stay exact, expected none; "
-            "convert with --for transformers, run this directory with kvrun, or convert with --export folded, which runs "
+            f"{checkpoint.path}: the first {checkpoint.sinks} and last {checkpoint.window} tokens stay exact, expected none of "
+            f"the first, and of the last a multiple of {TILE}; convert with --for transformers, run this directory with kvrun, or convert with --export folded, which runs "
             "everywhere")
     return checkpoint
 

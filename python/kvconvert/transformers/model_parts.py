@@ -43,6 +43,7 @@ class ModelParts:
     def prepare(decoder: torch.nn.Module, conversion: dict | None) -> None:
         """Replaces modules of a new model of which a directory has no weights. conversion: the configuration's key kvconvert."""
 
+    open_tiles = 1  # last tiles of a row whose exact rows a cache keeps
     needs_cache = False  # also in training, and where the caller wants none
 
     def begin_pass(self, cached: bool) -> None:

@@ -1,13 +1,13 @@
 """vLLM's attention backend over pages of codes. Tokens are coded in the step that brings them; a query reads its own tile
-exactly, and the tiles before through their codes."""
+exactly, with an exact window the tiles before it too, and earlier ones through their codes."""
 
 from typing import Any
 
 import torch
 
-from kvconvert.codes import TILE, LayerCodes, OpenRows
+from kvconvert.codes import LayerCodes, OpenRows
 from kvconvert.device_codes import MOST_SCRATCH
-from kvconvert.tiled_attention import attend_prompt, tile_start
+from kvconvert.tiled_attention import attend_prompt, exact_start
 from kvconvert.vllm.metadata import PagedMetadata, Sequence
 from kvconvert.vllm.paged_backend import PagedBackend, PagedImpl
 
@@ -43,8 +43,9 @@ class CodedImpl(PagedImpl):
                 batch.max_tokens,
             )
         for s in batch.prompts:
-            coded = self._coded_rows(codes, pages, batch, s, tile_start(s.length - 1), query.dtype)
-            self._attend_rows(output, query, coded, self._exact_rows(codes, rows, key, value, batch, s), s, False)
+            coded = self._coded_rows(codes, pages, batch, s, exact_start(s.length - 1, codes.exact_tiles), query.dtype)
+            exact = self._exact_rows(codes, rows, key, value, batch, s)
+            self._attend_rows(output, query, coded, exact, s, False, codes.exact_tiles)
 
     def _reserve(self, layer: Any, query: torch.Tensor, key: torch.Tensor) -> None:
         """Takes the most that serving takes beside the cache, so that vLLM measures it: rows of open tiles, which stay, and
@@ -55,10 +56,12 @@ class CodedImpl(PagedImpl):
         store.open_rows(layer.index, store.open_tiles.most, key.dtype)
         count, exact_step = min(query.shape[0], self.max_tokens), len(store.codes.layers) > 1
         past = self.max_tokens - count
-        last = tile_start(past if exact_step else self.max_tokens - 1)
+        tiles = store.codes.exact_tiles
+        last = exact_start(past if exact_step else self.max_tokens - 1, tiles)
         coded, exact = (tuple(key.new_empty(tokens, *key.shape[1:]) for _ in range(2))
-                        for tokens in (last - min(last, self._first_seen(past)), self.max_tokens - tile_start(past)))
-        attend_prompt(query[:count], self.max_tokens, coded, exact, self.scale, self.logits_soft_cap, self.window, exact_step)
+                        for tokens in (last - min(last, self._first_seen(past)), self.max_tokens - exact_start(past, tiles)))
+        attend_prompt(query[:count], self.max_tokens, coded, exact, self.scale, self.logits_soft_cap, self.window, exact_step,
+                      tiles)
 
     def _coded_rows(
         self, codes: LayerCodes, pages: torch.Tensor, batch: PagedMetadata, s: Sequence, end: int, dtype: torch.dtype,
@@ -78,9 +81,9 @@ class CodedImpl(PagedImpl):
     def _exact_rows(
         self, codes: LayerCodes, rows: OpenRows, key: torch.Tensor, value: torch.Tensor, batch: PagedMetadata, s: Sequence
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values from the first token of the first query's tile on."""
-        span = slice(s.first, s.last)
-        return codes.kept(rows, batch.first_tiles.get(s.row, 0), s.past % TILE, key[span], value[span])
+        """Keys and values from the first token on that the first query reads exactly."""
+        span, old = slice(s.first, s.last), s.past - exact_start(s.past, codes.exact_tiles)
+        return codes.kept(rows, batch.first_tiles.get(s.row, []), old, key[span], value[span])
 
     def _attend_group(
         self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: PagedMetadata,
@@ -89,7 +92,7 @@ class CodedImpl(PagedImpl):
         """A group's codes exist after its last layer, so the step's own tokens are exact."""
         store, pages = layer.store, layer.store.pages()
         for s in batch.sequences:
-            coded = self._coded_rows(store.codes, pages, batch, s, tile_start(s.past), query.dtype, layer.index)
+            coded = self._coded_rows(store.codes, pages, batch, s, exact_start(s.past, store.codes.exact_tiles), query.dtype, layer.index)
             self._attend_rows(output, query, coded, self._exact_rows(store.codes, rows, key, value, batch, s), s, True)
         self._keep(store.codes, rows, key, value, batch)
         step = store.keep_step(layer.index, key, value)

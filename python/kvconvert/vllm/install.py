@@ -14,7 +14,7 @@ from vllm.model_executor.models.utils import extract_layer_index
 from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm.v1.attention.backend import AttentionType
 
-from kvconvert.codes import CodedCheckpoint
+from kvconvert.codes import TILE, CodedCheckpoint
 from kvconvert.latents import LatentCheckpoint, is_latent
 from kvconvert.vllm.attention import LayerParts, PagedAttention, PagedStore, softcap_of
 from kvconvert.vllm.coded_store import CodedStore
@@ -34,8 +34,7 @@ def install_stores(model: nn.Module, vllm_config: Any) -> list[PagedStore]:
     with torch.device("cpu"), set_default_torch_dtype(torch.float32):
         # Layers share modules, and then tables.
         ropes = {rotary: key_rope(rotary, vllm_config.model_config.max_model_len) for rotary in set(rotaries.values())}
-    # A step's sequences, and as many tiles that they have just left.
-    open_tiles = OpenTiles(2 * vllm_config.scheduler_config.max_num_seqs + 16)
+    open_tiles = _open_tiles(vllm_config.scheduler_config, 1 if latent else checkpoint.exact_tiles)
     stores = []
     for layers in checkpoint.stores:
         if not _are_here(layers, plain):
@@ -52,6 +51,12 @@ def install_stores(model: nn.Module, vllm_config: Any) -> list[PagedStore]:
             setattr(part.parent, part.name, PagedAttention(part.attention, vllm_config, store, part.layer, part.window))
         stores.append(store)
     return stores
+
+
+def _open_tiles(scheduler: Any, each: int) -> OpenTiles:
+    """Tiles of a step's sequences, `each` and one that they have just left; where a prompt goes on, as many as it fills."""
+    more = min((each - 1) * scheduler.max_num_seqs, scheduler.max_num_batched_tokens // TILE)
+    return OpenTiles((each + 1) * scheduler.max_num_seqs + more + 16, each)
 
 
 def _are_here(layers: list[int], plain: dict[int, tuple[nn.Module, str, Attention]]) -> bool:

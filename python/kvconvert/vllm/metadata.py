@@ -9,7 +9,7 @@ from vllm.v1.attention.backend import AttentionCGSupport, AttentionMetadataBuild
 from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
 from kvconvert.codes import TILE
-from kvconvert.tiled_attention import tile_start
+from kvconvert.tiled_attention import exact_start, tile_start
 from kvconvert.vllm.open_tiles import OpenTiles
 
 SHORT = 8  # query tokens; up to here a query is cheaper over codes than rebuilding what it reads
@@ -32,7 +32,7 @@ class Refill(NamedTuple):
     """An open tile whose rows are not kept any more: they are read from codes."""
 
     row: int  # of the block table
-    number: int  # of the open tile
+    number: int  # of the open tile that it is
     first: int  # its first token
     count: int  # tokens
 
@@ -53,12 +53,13 @@ class PagedMetadata:
     starts_cpu: torch.Tensor  # int32 [num_sequences + 1]
     lens_cpu: torch.Tensor  # int [num_sequences]
     max_tokens: int  # no sequence is longer
+    earlier_tiles: torch.Tensor  # int64 [num_sequences, tiles of each - 1]: in the pages, before that of the first query
     # Exact rows of open tiles; numbers are those of OpenTiles.
     capacity: int = 0  # tiles
     kept: torch.Tensor | None = None  # int64: the step's tokens whose rows are kept; None: all
     places: torch.Tensor | None = None  # int64 [kept]: tile * TILE + place in the tile
-    short_tiles: torch.Tensor | None = None  # int32 [num_short]
-    first_tiles: dict[int, int] = field(default_factory=dict)  # row -> tile of its first query, where it has older tokens
+    short_tiles: torch.Tensor | None = None  # int32 [num_short, tiles of each]
+    first_tiles: dict[int, list[int]] = field(default_factory=dict)  # row -> tiles of older tokens that its first query reads exactly
     refills: list[Refill] = field(default_factory=list)
 
     @cached_property
@@ -96,6 +97,7 @@ class PagedMetadataBuilder(AttentionMetadataBuilder[PagedMetadata]):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.reorder_batch_threshold = SHORT
         layers = vllm_config.compilation_config.static_forward_context
+        self._page_tokens: int = kv_cache_spec.block_size
         self._open_tiles: OpenTiles | None = layers[layer_names[0]].store.open_tiles
 
     def build(
@@ -103,14 +105,16 @@ class PagedMetadataBuilder(AttentionMetadataBuilder[PagedMetadata]):
     ) -> PagedMetadata:
         batch = common_attn_metadata
         if not hasattr(batch, "kvconvert"):
-            batch.kvconvert = build_metadata(batch)
+            earlier = 0 if self._open_tiles is None else self._open_tiles.each - 1
+            batch.kvconvert = build_metadata(batch, earlier, self._page_tokens)
             if batch.kvconvert.num_tokens and self._open_tiles is not None:
                 _find_open_tiles(batch.kvconvert, self._open_tiles)
         return batch.kvconvert
 
 
-def build_metadata(batch: CommonAttentionMetadata) -> PagedMetadata:
-    """What attention over pages needs to know of a step; waits for a device once."""
+def build_metadata(batch: CommonAttentionMetadata, earlier: int = 0, page_tokens: int = TILE) -> PagedMetadata:
+    """What attention over pages needs to know of a step; waits for a device once. earlier: tiles before a sequence's open one
+    that are read exactly, too."""
     short_sequences, _, short, _ = split_decodes_and_prefills(batch, decode_threshold=SHORT)
     tokens, lens, table = batch.num_actual_tokens, batch.seq_lens, batch.block_table_tensor
     if batch.max_query_len == 1:  # one query token per sequence
@@ -123,7 +127,7 @@ def build_metadata(batch: CommonAttentionMetadata) -> PagedMetadata:
         positions = torch.arange(tokens, device=lens.device) + offset
         short_table, short_lens = table[row[:short]], (positions[:short] + 1).int()
     slots = batch.slot_mapping[:tokens].long()
-    slots_cpu, lens_cpu = _on_host(slots, lens)
+    slots_cpu, lens_cpu, earlier_tiles = _on_host(slots, lens, _earlier_tiles(batch, earlier, page_tokens))
     return PagedMetadata(
         num_tokens=tokens,
         slots=slots,
@@ -137,15 +141,30 @@ def build_metadata(batch: CommonAttentionMetadata) -> PagedMetadata:
         starts_cpu=batch.query_start_loc_cpu,
         lens_cpu=lens_cpu,
         max_tokens=batch.max_seq_len,
+        earlier_tiles=earlier_tiles,
     )
 
 
-def _on_host(slots: torch.Tensor, lens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both in one copy. vLLM's own lengths on the host may be too large: it schedules ahead of what drafts bring."""
-    if slots.is_cpu:
-        return slots, lens
-    both = torch.cat((slots, lens.long())).cpu()
-    return both[: len(slots)], both[len(slots) :]
+def _earlier_tiles(batch: CommonAttentionMetadata, count: int, page_tokens: int) -> torch.Tensor:
+    """int64 [num_sequences, count]: in the pages, the tiles before that of each sequence's first query; any number where
+    there is none."""
+    table, starts = batch.block_table_tensor, batch.query_start_loc
+    if count == 0:
+        return starts.new_empty(len(starts) - 1, 0, dtype=torch.int64)
+    past = batch.seq_lens - (starts[1:] - starts[:-1])
+    tiles = past[:, None] // TILE - torch.arange(count, 0, -1, device=past.device)
+    of_page = page_tokens // TILE
+    pages = table.gather(1, (tiles.clamp(min=0) // of_page).long())
+    return pages.long() * of_page + tiles % of_page
+
+
+def _on_host(*numbers: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """All in one copy. vLLM's own lengths on the host may be too large: it schedules ahead of what drafts bring."""
+    if numbers[0].is_cpu:
+        return numbers
+    all_numbers = torch.cat([part.long().flatten() for part in numbers]).cpu()
+    parts = all_numbers.split([part.numel() for part in numbers])
+    return tuple(host.view(part.shape) for host, part in zip(parts, numbers))
 
 
 def _to_device(numbers: list[int], device: torch.device) -> torch.Tensor:
@@ -156,27 +175,36 @@ def _to_device(numbers: list[int], device: torch.device) -> torch.Tensor:
 def _find_open_tiles(batch: PagedMetadata, open_tiles: OpenTiles) -> None:
     """Where the step's open tiles are kept, and which of its tokens are."""
     open_tiles.begin_step()
+    each, earlier = open_tiles.each, batch.earlier_tiles.tolist()
     slots, kept, places, short_tiles = batch.slots_cpu.tolist(), [], [], []
     for s in batch.sequences:
         is_short = s.row < batch.num_short_sequences
-        # A prompt's last tile; of short queries every tile, as they are read from there.
-        begin = s.past if is_short else max(s.past, tile_start(s.length - 1))
-        number = -1
+        # What a prompt's next token reads; of short queries every tile, as they are read from there.
+        begin = s.past if is_short else max(s.past, exact_start(s.length - 1, each))
+        old = [open_tiles.place(tile, False) for tile in earlier[s.row][max(0, each - 1 - s.past // TILE) :]]
         if s.past % TILE:
-            place = open_tiles.place(slots[s.first] // TILE, False)
-            number = batch.first_tiles[s.row] = place.number
-            if place.is_new:
-                batch.refills.append(Refill(s.row, number, tile_start(s.past), s.past % TILE))
+            old.append(open_tiles.place(slots[s.first] // TILE, False))
+        first = exact_start(s.past, each)
+        batch.refills += [
+            Refill(s.row, place.number, start, min(TILE, s.past - start))
+            for place, start in zip(old, range(first, s.past, TILE))
+            if place.is_new
+        ]
+        numbers = [place.number for place in old]
+        batch.first_tiles[s.row] = numbers.copy()
+        if begin > s.past:  # a later sequence may begin with the tiles whose rows are not kept
+            for position in range(tile_start(s.past), begin, TILE):
+                open_tiles.forget(slots[s.first + max(0, position - s.past)] // TILE)
         for position in range(begin, s.length):
             token = s.first + position - s.past
             if position % TILE == 0:
-                number = open_tiles.place(slots[token] // TILE, True).number
+                numbers.append(open_tiles.place(slots[token] // TILE, True).number)
             kept.append(token)
-            places.append(number * TILE + position % TILE)
+            places.append(numbers[-1] * TILE + position % TILE)
             if is_short:
-                short_tiles.append(number)
+                short_tiles += [0] * (each - len(numbers)) + numbers[-each:]
     batch.capacity = open_tiles.capacity
     all_kept = len(kept) == batch.num_tokens
     lists = [places, short_tiles, [] if all_kept else kept]
     batch.places, short, some = _to_device(sum(lists, []), batch.slots.device).split([len(numbers) for numbers in lists])
-    batch.short_tiles, batch.kept = short.int(), None if all_kept else some
+    batch.short_tiles, batch.kept = short.int().view(-1, each), None if all_kept else some

@@ -75,11 +75,12 @@ class PagedImpl(AttentionImpl):
         exact: tuple[torch.Tensor, torch.Tensor],
         s: Sequence,
         exact_step: bool,
+        exact_tiles: int = 1,
     ) -> None:
         """A sequence's queries, to keys and values of earlier tokens as they are stored, and to exact ones behind."""
         rows = slice(s.first, s.last)
         output[rows] = attend_prompt(
-            query[rows], s.length, stored, exact, self.scale, self.logits_soft_cap, self.window, exact_step
+            query[rows], s.length, stored, exact, self.scale, self.logits_soft_cap, self.window, exact_step, exact_tiles
         )
 
 

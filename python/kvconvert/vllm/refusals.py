@@ -48,9 +48,10 @@ def refuse_conversion(config: Any) -> None:
     if reason is not None:
         raise ValueError(f"kvconvert: method {plan['method']}: kvrun alone runs {reason}")
     sink, window = exact_tokens(plan)
-    if window or sink:
+    if sink or (window if latent else window % TILE):
+        served = "no tokens" if latent else f"a multiple of {TILE} last tokens, and no first ones,"
         raise ValueError(
-            f"kvconvert: vLLM keeps no tokens exact, and this conversion keeps a window of {window} and {sink} "
+            f"kvconvert: vLLM keeps {served} exact, and this conversion keeps a window of {window} and {sink} "
             "sink tokens exact; convert with `kvconvert --for vllm`"
         )
     block = plan["policy"]["block_tokens"]

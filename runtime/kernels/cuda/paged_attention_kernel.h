@@ -1,5 +1,5 @@
 // place_pages: grid (sequence, tile of the order), a block's threads share out the pages.
-// attend_open: grid (KV head, sequence). The block's threads bring its rows to shared memory; a warp takes a query head, a lane a
+// attend_open: grid (KV head, sequence, part). The block's threads bring its rows to shared memory; a warp takes a query head, a lane a
 // row's score, then channels.
 #pragma once
 
@@ -48,7 +48,7 @@ LaunchError launch_kernels(const PlacePages& params, const Launcher& launcher) {
                                                  launcher.threads(PlacePagesKernel::kThreads));
 }
 
-// The rows that a KV head's query heads read besides codes: up to 32 of the open tile, and token 0.
+// The rows that a KV head's query heads read in a part besides codes: up to 32 of an open tile, and token 0.
 struct OpenRowsOfHead {
   const std::uint16_t *keys, *values;  // of the tile's first row; rows are `stride` numbers apart
   const std::uint16_t *first_key, *first_value;
@@ -56,14 +56,22 @@ struct OpenRowsOfHead {
   std::int64_t stride;
   bool reads_first;
 };
-KVC_HOST_DEVICE OpenRowsOfHead open_rows(const AttendOpen& params, int sequence, int kv_head) {
+KVC_HOST_DEVICE OpenRowsOfHead open_rows(const AttendOpen& params, int sequence, int kv_head,
+                                         int part) {
   const int tokens = params.tokens[sequence];
   const std::int64_t stride = static_cast<std::int64_t>(params.num_kv_heads) * params.head_dim;
   const std::int64_t channel = static_cast<std::int64_t>(kv_head) * params.head_dim;
-  const int number = params.numbers == nullptr ? -1 : params.numbers[sequence];
-  const bool has_tile = params.span.has_open && number >= 0 && number < params.num_tiles;
+  const int start = params.span.end(tokens) + part * kScaledRows;
+  const int hidden = params.span.hidden(tokens);
+  const int of_tile = tokens - start < kScaledRows ? tokens - start : kScaledRows;
+  const int parts = params.num_parts(),
+            present = (tokens - params.span.end(tokens) - 1) / kScaledRows + 1;
+  const int number = params.numbers == nullptr || of_tile <= 0
+                         ? -1
+                         : params.numbers[(sequence + 1) * parts - present + part];
+  const bool has_tile = number >= 0 && number < params.num_tiles;
   const std::int64_t tile = has_tile ? number * kScaledRows * stride : 0;
-  const int start = params.span.end(tokens), hidden = params.span.hidden(tokens);
+  const int end = has_tile ? of_tile : 0, begin = hidden > start ? hidden - start : 0;
   const auto at = [&](const void* rows, std::int64_t from) {
     return rows == nullptr ? nullptr : static_cast<const std::uint16_t*>(rows) + from + channel;
   };
@@ -71,10 +79,10 @@ KVC_HOST_DEVICE OpenRowsOfHead open_rows(const AttendOpen& params, int sequence,
           at(params.values, tile),
           at(params.first_keys, sequence * stride),
           at(params.first_values, sequence * stride),
-          hidden > start ? hidden - start : 0,
-          has_tile ? tokens - start : 0,
+          begin < end ? begin : end,
+          end,
           stride,
-          params.span.reads_first(tokens)};
+          part == 0 && params.span.reads_first(tokens)};
 }
 
 // In a block's shared memory: keys, then values, of the tile and of token 0 behind it; then every warp's query in float32.
@@ -96,7 +104,7 @@ struct AttendOpenKernel : Kernel<AttendOpen, 128, 4> {
   static KVC_DEVICE void run(const AttendOpen& params, Thread& thread) {
     const int kv_head = thread.block_x(), sequence = thread.block_y(), dim = params.head_dim;
     const OpenShared shared{dim};
-    const OpenRowsOfHead rows = open_rows(params, sequence, kv_head);
+    const OpenRowsOfHead rows = open_rows(params, sequence, kv_head, thread.block_z());
     auto* keys = reinterpret_cast<std::uint16_t*>(thread.shared());  // [kRows, stride]
     std::uint16_t* values = keys + OpenShared::kRows * shared.stride();
     copy_rows(thread, shared, rows, rows.keys, rows.first_key, keys);
@@ -146,7 +154,8 @@ struct AttendOpenKernel : Kernel<AttendOpen, 128, 4> {
     const std::int64_t first =
         (static_cast<std::int64_t>(sequence) * params.num_heads + head) * dim;
     const auto* from = static_cast<const std::uint16_t*>(params.query) + first;
-    auto* to_float16 = static_cast<std::uint16_t*>(params.query_float16);
+    auto* to_float16 =
+        thread.block_z() == 0 ? static_cast<std::uint16_t*>(params.query_float16) : nullptr;
     thread.sync_warp();  // the query before was read
     KVC_UNROLL_BY_4
     for (int i = lane; i < dim; i += 32) {
@@ -183,7 +192,7 @@ struct AttendOpenKernel : Kernel<AttendOpen, 128, 4> {
     if (rows.reads_first) {
       add_row(params, lane, values + kScaledRows * shared.stride(), first_weight, sums);
     }
-    const std::int64_t to = params.partials.row(sequence, 0, params.num_heads, head);
+    const std::int64_t to = params.partials.row(sequence, thread.block_z(), params.num_heads, head);
     if (lane == 0) {
       params.partials.max[to] = softmax.max;
       params.partials.sum[to] = softmax.sum;
@@ -237,7 +246,7 @@ template <class Launcher>
 LaunchError launch_kernels(const AttendOpen& params, const Launcher& launcher) {
   const int threads = launcher.threads(AttendOpenKernel::kThreads);
   return launcher.template run<AttendOpenKernel>(
-      params, {params.num_kv_heads, params.num_sequences}, threads,
+      params, {params.num_kv_heads, params.num_sequences, params.num_parts()}, threads,
       OpenShared{params.head_dim}.bytes(threads / 32));
 }
 

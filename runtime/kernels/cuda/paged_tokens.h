@@ -100,11 +100,12 @@ struct ReadTokens {
 // What attention over codes reads of a sequence of `tokens` tokens whose last one asks.
 struct CodedSpan {
   int window = 0;          // the query sees as many last tokens, itself included; 0: all
-  bool has_open = true;    // the query's own tile is read exactly
+  int exact_tiles = 1;     // read exactly: the query's own, and those before; 0: none
   bool has_first = false;  // token 0 is read apart from the others (DeviceBlock::first)
 
   KVC_HOST_DEVICE int end(int tokens) const {
-    return has_open ? (tokens - 1) / kScaledRows * kScaledRows : tokens;
+    const int tiles = (tokens - 1) / kScaledRows + 1 - exact_tiles;
+    return exact_tiles == 0 ? tokens : (tiles > 0 ? tiles : 0) * kScaledRows;
   }
   KVC_HOST_DEVICE int hidden(int tokens) const {
     return window > 0 && tokens > window ? tokens - window : 0;
@@ -136,11 +137,13 @@ struct PlacePages {
   std::int32_t* first_rows = nullptr;  // [num_sequences]
 };
 
-// Attention over exact rows: of the query's own tile, and of token 0 where it is read apart.
+// Attention over exact rows, in a part for each tile: those of the query's last tiles, and in the first part token 0 where it
+// is read apart.
 struct AttendOpen {
   CodedSpan span{};
-  const std::int32_t* tokens = nullptr;           // [num_sequences]
-  const std::int32_t* numbers = nullptr;          // [num_sequences] tiles; null: has_open is false
+  const std::int32_t* tokens = nullptr;  // [num_sequences]
+  // [num_sequences, span.exact_tiles] tiles, the query's own last, without meaning where a sequence has fewer; null: no tiles
+  const std::int32_t* numbers = nullptr;
   const void *keys = nullptr, *values = nullptr;  // [tiles, 32, num_kv_heads, head_dim]
   int num_tiles = 0;
   const void *first_keys = nullptr,
@@ -150,7 +153,9 @@ struct AttendOpen {
   DeviceElement element = DeviceElement::kBFloat16;  // of all of these
   int num_sequences = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   float scale = 1, softcap = 0;
-  DevicePartials partials{};  // of one part, width head_dim
+  DevicePartials partials{};  // of num_parts(), width head_dim
+
+  KVC_HOST_DEVICE int num_parts() const { return span.exact_tiles > 0 ? span.exact_tiles : 1; }
 };
 
 }  // namespace kvc

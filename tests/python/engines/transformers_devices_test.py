@@ -37,9 +37,9 @@ class Devices(unittest.TestCase):
         torch.set_num_threads(1)
         torch.set_grad_enabled(False)
 
-    def models(self, form, scope):
+    def models(self, form, scope, *more):
         """A conversion on the CPU, and as on a GPU."""
-        directory = reference("--form", form, "--scope", scope) if scope != "group" else reference("--scope", "group", "--group", 2)
+        directory = reference("--form", form, "--scope", scope, *more) if scope != "group" else reference("--scope", "group", "--group", 2)
         self.tokenizer = AutoTokenizer.from_pretrained(directory)
         self.tokenizer.pad_token, self.tokenizer.padding_side = self.tokenizer.eos_token, "left"
         host = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16)
@@ -69,6 +69,17 @@ class Devices(unittest.TestCase):
                 of_host = host(tokens, attention_mask=mask).logits[:, -LENGTH - 1:-1].float()
                 chosen = of_host.gather(-1, tokens[:, -LENGTH:, None])[..., 0]
                 self.assertLess((of_host.amax(-1) - chosen).max().item(), 1.0)
+
+    def test_windows(self):
+        host, device = self.models("rotated", "head", "--window", "32")
+        ids = self.tokenizer(" ".join(PROMPTS * 4), return_tensors="pt").input_ids
+        own, expected = CodedCache(device.coded), CodedCache(host.coded)
+        for part in ids[:, :140].split([70, 1, 1, 68], 1):
+            with on_device():
+                logits = device(part, past_key_values=own).logits
+            difference = (logits - host(part, past_key_values=expected).logits).float().abs()
+            self.assertLess(difference.mean().item(), 0.05)
+            self.assertLess(difference.max().item(), 1.0)
 
     def test_beams_and_taking_back(self):
         with on_device():

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 import kvconvert
 from kvconvert.transformers import CodedCache
 
-from conversions import HELD_OUT, REFERENCE, reference, run
+from conversions import HELD_OUT, REFERENCE, copy_of, edit_config, reference, run
 
 PROMPTS = ("Once upon a time there was a little girl", "The dog",
            "One day, Tom and his mother went to the park to play with a ball. Tom was happy.")
@@ -23,13 +23,14 @@ LENGTH = 24
 
 class GenerateTest(unittest.TestCase):
     FORM = ("--form", "rotated")
+    WINDOW = 0  # tokens that stay exact, in whole tiles
     TOKENS_TOGETHER = 512  # of a prompt, in comparisons with kvrun
 
     @classmethod
     def setUpClass(cls):
         torch.set_num_threads(1)
         torch.set_grad_enabled(False)
-        directory = reference(*cls.FORM)
+        directory = reference(*cls.FORM, "--window", str(cls.WINDOW))
         cls.directory = directory
         cls.model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
         cls.tokenizer = AutoTokenizer.from_pretrained(directory)
@@ -166,15 +167,16 @@ class GenerateTest(unittest.TestCase):
         ids = torch.randint(2, 2000, (3, 96))
         cache = self.model(ids).past_key_values
         shown = kvconvert.show(self.directory)
-        # Each row's last tile and the one before are also held exactly, in float32.
-        open_bytes = 3 * 2 * 32 * shown.plain_bytes_per_token * 2
+        # The tiles that each row reads exactly and the one before are also held so, in float32.
+        open_bytes = 3 * (64 + self.WINDOW) * shown.plain_bytes_per_token * 2
         self.assertEqual(cache.nbytes() - open_bytes, 3 * 96 * shown.bytes_per_token)
         plain = DynamicCache(config=self.model.config)
         original = AutoModelForCausalLM.from_pretrained(REFERENCE)
         original(ids, past_key_values=plain)
         plain_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in plain.layers)
         self.assertEqual(plain_bytes, 3 * 96 * shown.plain_bytes_per_token)
-        self.assertAlmostEqual((cache.nbytes() - open_bytes) / plain_bytes, 0.25, delta=0.003)
+        kept = (0.25 * 1024 - self.WINDOW) / (1024 - self.WINDOW)  # of a token outside the window
+        self.assertAlmostEqual((cache.nbytes() - open_bytes) / plain_bytes, kept, delta=0.003)
         self.model(ids[:, :1], past_key_values=cache)
         self.assertEqual(cache.nbytes() - open_bytes, 3 * 128 * shown.bytes_per_token)
 
@@ -244,6 +246,24 @@ class FullGenerateTest(GenerateTest):
     FORM = ("--form", "full", "--scope", "layer")
 
 
+class WindowGenerateTest(GenerateTest):
+    WINDOW = 64
+
+    def test_the_window_is_exact(self):
+        """A query reads its own tile and the two before exactly, and others through codes: there it differs from the original."""
+        ids = self.tokenizer(HELD_OUT.read_text()[:1000], return_tensors="pt").input_ids[:, :160]
+        original = AutoModelForCausalLM.from_pretrained(REFERENCE, dtype=torch.float32)
+        found, expected = self.model(ids).logits[0], original(ids).logits[0]
+        torch.testing.assert_close(found[:96], expected[:96], atol=1e-3, rtol=1e-3)
+        self.assertGreater((found[96:128] - expected[96:128]).abs().max().item(), 0.05)
+
+    def test_windows_of_other_sizes_are_refused(self):
+        directory = copy_of(self.directory)
+        edit_config(directory, lambda config: config["kvconvert"]["plan"]["policy"].update(window_tokens=40))
+        with self.assertRaisesRegex(kvconvert.ConversionError, "last 40 tokens stay exact, expected .* a multiple of 32"):
+            AutoModelForCausalLM.from_pretrained(directory)
+
+
 class GroupGenerateTest(GenerateTest):
     """Codes of a group exist after its last layer, so a step's own tokens are read exactly; kvrun reads 32 in a step."""
 
@@ -263,6 +283,12 @@ class GroupGenerateTest(GenerateTest):
     test_beams_have_the_score_of_their_text = None
     test_assisted_decoding_equals_greedy = None
     test_later_turns_continue_the_cache = None
+
+
+class GroupWindowTest(GroupGenerateTest):
+    WINDOW = 32
+
+    test_pipeline = test_perplexity = test_copies_go_on_by_themselves = test_rows_repeat_and_are_selected = None
 
 
 if __name__ == "__main__":

@@ -45,6 +45,10 @@ class Devices(unittest.TestCase):
         self.check(pieces, expected)
         self.assertGreater(device["hits"], 0)
 
+    def test_windows(self):
+        expected, _ = generated(serving.window(), False)
+        self.check(generated(serving.window(), True, max_num_batched_tokens=48, block_size=32, max_num_seqs=2)[0], expected)
+
     def test_groups_of_layers(self):
         self.check(generated(serving.group(), True)[0], generated(serving.group(), False)[0])
 
@@ -52,11 +56,11 @@ class Devices(unittest.TestCase):
 class Reserved(unittest.TestCase):
     """What a run that measures memory takes beside the cache."""
 
-    def reserved(self, window, layers):
+    def reserved(self, window, layers, exact_tiles=1):
         """Tokens of codes and exact ones that attend_prompt gets, which checks them."""
         impl = CodedImpl(6, 32, 0.25, 2)
         impl.max_tokens, impl.window = 1000, window
-        codes = types.SimpleNamespace(layers=[0] * layers)
+        codes = types.SimpleNamespace(layers=[0] * layers, exact_tiles=exact_tiles)
         store = types.SimpleNamespace(codes=codes, open_tiles=OpenTiles(24), open_rows=mock.Mock())
         rows = torch.zeros(300, 6, 32, dtype=torch.bfloat16)
         with mock.patch("kvconvert.vllm.backend.attend_prompt", wraps=attend_prompt) as attended:
@@ -70,6 +74,8 @@ class Reserved(unittest.TestCase):
         self.assertEqual(self.reserved(0, 1), [992, 1000 - 672])  # to the last tile; from the tile of token 700 on
         self.assertEqual(self.reserved(128, 1), [992 - 544, 328])  # token 573 is in the tile from 544 on
         self.assertEqual(self.reserved(0, 4), [672, 328])  # a group's own step is exact
+        self.assertEqual(self.reserved(0, 1, 3), [928, 1000 - 608])  # two tiles more are exact
+        self.assertEqual(self.reserved(0, 4, 3), [608, 392])
 
 
 if __name__ == "__main__":

@@ -50,6 +50,11 @@ def group() -> Path:
 
 
 @functools.cache
+def window() -> Path:
+    return convert(ROOT / "window", "--form", "rotated", "--window", "32")
+
+
+@functools.cache
 def served() -> dict:
     return run(head(), "tokens", "again", "nll")
 
@@ -93,25 +98,41 @@ class Serving(unittest.TestCase):
         self.assertLess(ratios[0], 1.004)
         self.assertLess(ratios[1], 1.002)
 
-    def kvrun(self, ids: list[int], *options: object) -> str:
+    def kvrun(self, checkpoint: Path, ids: list[int], *options: object) -> str:
         path = ROOT / "ids.json"
         path.write_text(json.dumps(ids))
-        command = [BIN / "kvrun", head(), "--ids", path, "--dtype", "float32", "--quiet", *options]
+        command = [BIN / "kvrun", checkpoint, "--ids", path, "--dtype", "float32", "--quiet", *options]
         return subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
 
     def test_tokens_are_kvruns(self) -> None:
+        self.compare_with_kvrun(head(), served()["tokens"])
+
+    def compare_with_kvrun(self, checkpoint: Path, generated: list[list[int]]) -> None:
         """Sums of another order move a coefficient across a step now and then, and a near tie with it."""
         equal, gaps = 0, []
-        for prompt, found in zip(prompts(AutoTokenizer.from_pretrained(REFERENCE)), served()["tokens"], strict=True):
+        for prompt, found in zip(prompts(AutoTokenizer.from_pretrained(REFERENCE)), generated, strict=True):
             ids, logits = prompt["prompt_token_ids"], ROOT / "logits.safetensors"
-            equal += found == json.loads(self.kvrun(ids, "--max-new-tokens", len(found), "--ignore-eos", "--json"))["tokens"]
-            self.kvrun(ids + found[:-1], "--max-new-tokens", 1, "--logits", logits, "--force")
+            printed = self.kvrun(checkpoint, ids, "--max-new-tokens", len(found), "--ignore-eos", "--json")
+            equal += found == json.loads(printed)["tokens"]
+            self.kvrun(checkpoint, ids + found[:-1], "--max-new-tokens", 1, "--logits", logits, "--force")
             rows = next(iter(load_file(logits).values())).flatten(0, -2)[-len(found):]
             gaps.append(rows.amax(-1) - rows.gather(1, torch.tensor(found)[:, None])[:, 0])
         gap = torch.cat(gaps).mean().item()
         print(f"{equal} of 12 generations are kvrun's; tokens are {gap:.5f} below the largest logit of kvrun's prompts")
         self.assertGreaterEqual(equal, 11)
         self.assertLess(gap, 0.001)
+
+    def test_windows(self) -> None:
+        """The last 32 to 63 tokens are exact, wherever prompts are cut and tiles lie; a prefix that is found may be codes alone."""
+        whole = run(window(), "tokens", "again", "nll")
+        self.compare_with_kvrun(window(), whole["tokens"])
+        self.assertLess(abs(whole["nll"] - original()["nll"]), 0.004)
+        self.assertGreater(whole["hits"], 0)
+        self.assertGreaterEqual(sum(a == b for a, b in zip(whole["again"], whole["tokens"], strict=True)), 10)
+        cut = run(window(), "tokens", max_num_seqs=3, max_num_batched_tokens=64)
+        self.same_tokens(cut["tokens"], whole["tokens"])
+        draft = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
+        self.same_tokens(run(window(), "tokens", speculative_config=draft)["tokens"], whole["tokens"])
 
     def test_codes_are_read(self) -> None:
         self.assertNotEqual(served()["tokens"], original()["tokens"])

@@ -19,6 +19,7 @@ struct Shape {
   std::int64_t num_heads, num_kv_heads, head_dim, window = 0;
   float softcap = 0;
   bool exact_step = false;
+  std::int64_t exact_tiles = 1;
 };
 
 // Rows of tokens of a type, and what each number is.
@@ -70,11 +71,13 @@ class Prompt {
                            .scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim)),
                            .softcap = shape_.softcap,
                            .window = shape_.window,
-                           .exact_step = shape_.exact_step};
-    const std::int64_t begin = first / kTileTokens * kTileTokens;
+                           .exact_step = shape_.exact_step,
+                           .exact_tiles = shape_.exact_tiles};
+    const std::int64_t begin =
+        shape_.exact_step ? first / kTileTokens * kTileTokens : params.exact_start(first);
     params.exact_key = part(exact_key_, begin, last);
     params.exact_value = part(exact_value_, begin, last);
-    const std::int64_t end = params.own_start(last - 1);
+    const std::int64_t end = params.exact_start(last - 1);
     const std::int64_t old = std::min(end, params.seen_from(first) / kTileTokens * kTileTokens);
     params.coded_key = part(coded_key_, old, end);
     params.coded_value = part(coded_value_, old, end);
@@ -112,6 +115,9 @@ constexpr Shape kShapes[] = {
     {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .window = 100},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .window = 5},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64, .softcap = 3},
+    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .exact_tiles = 2},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .window = 100, .exact_tiles = 3},
+    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .window = 5, .exact_tiles = 6},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .exact_step = true},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .window = 70, .exact_step = true},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .window = 3, .exact_step = true}};

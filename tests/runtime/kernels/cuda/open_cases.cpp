@@ -21,12 +21,23 @@ struct OpenCase {
   int window, head_dim;
   float softcap;
   bool has_first;
+  int exact_tiles = 1;
 };
 std::string open_case(const OpenCase& open, KernelBackend& backend) {
   constexpr int kQueryHeads = 6;
   const DeviceElement element = DeviceElement::kBFloat16;
   const int dim = open.head_dim;
-  const std::vector<std::int32_t> tokens = {1, 32, 33, 70}, numbers = {2, 0, 1, 2};
+  const std::vector<std::int32_t> tokens = {1, 32, 33, 70};
+  // Where a sequence's tile lies; those before its first one have no number that is asked for.
+  const auto number_of = [](std::size_t s, int tile) {
+    return tile < 0 ? 99 : (2 * static_cast<int>(s) + tile) % 3;
+  };
+  std::vector<std::int32_t> numbers;
+  for (std::size_t s = 0; s < tokens.size(); ++s) {
+    for (int back = open.exact_tiles - 1; back >= 0; --back) {
+      numbers.push_back(number_of(s, (tokens[s] - 1) / 32 - back));
+    }
+  }
   const auto numbers_of = [&](std::int64_t count, unsigned seed) {
     return case_numbers(count * dim, seed);
   };
@@ -36,24 +47,25 @@ std::string open_case(const OpenCase& open, KernelBackend& backend) {
   const auto upload = [&](const std::vector<float>& rows) {
     return backend.upload(narrowed(rows, element));
   };
-  AttendOpen attention{.span = {open.window, true, open.has_first},
-                       .tokens = backend.upload(tokens),
-                       .numbers = backend.upload(numbers),
-                       .keys = upload(keys),
-                       .values = upload(values),
-                       .num_tiles = 3,
-                       .first_keys = upload(first_keys),
-                       .first_values = upload(first_values),
-                       .query = upload(query),
-                       .query_float16 = backend.unwritten<std::uint16_t>(query.size()),
-                       .element = element,
-                       .num_sequences = 4,
-                       .num_heads = kQueryHeads,
-                       .num_kv_heads = kHeads,
-                       .head_dim = dim,
-                       .scale = 0.2f,
-                       .softcap = open.softcap,
-                       .partials = unwritten_partials(backend, 4, 1, kQueryHeads, dim)};
+  AttendOpen attention{
+      .span = {open.window, open.exact_tiles, open.has_first},
+      .tokens = backend.upload(tokens),
+      .numbers = backend.upload(numbers),
+      .keys = upload(keys),
+      .values = upload(values),
+      .num_tiles = 3,
+      .first_keys = upload(first_keys),
+      .first_values = upload(first_values),
+      .query = upload(query),
+      .query_float16 = backend.unwritten<std::uint16_t>(query.size()),
+      .element = element,
+      .num_sequences = 4,
+      .num_heads = kQueryHeads,
+      .num_kv_heads = kHeads,
+      .head_dim = dim,
+      .scale = 0.2f,
+      .softcap = open.softcap,
+      .partials = unwritten_partials(backend, 4, open.exact_tiles, kQueryHeads, dim)};
   backend.run(attention);
   const CombinedOutput combined = combine_on(backend, {attention.partials}, 4, kQueryHeads, dim);
   const auto exact = [&](const std::vector<float>& rows) { return rounded(rows, element); };
@@ -61,7 +73,7 @@ std::string open_case(const OpenCase& open, KernelBackend& backend) {
              q = exact(query);
   std::vector<float> output, log_sums;
   for (std::size_t s = 0; s < tokens.size(); ++s) {
-    const int start = (tokens[s] - 1) / 32 * 32;
+    const int start = std::max(0, (tokens[s] - 1) / 32 - (open.exact_tiles - 1)) * 32;
     const int seen = open.window == 0 ? 0 : std::max(0, tokens[s] - open.window);
     for (int head = 0; head < kQueryHeads; ++head) {
       const int kv = head / (kQueryHeads / kHeads);
@@ -72,7 +84,8 @@ std::string open_case(const OpenCase& open, KernelBackend& backend) {
         of_values.push_back(fv.data() + (s * kHeads + at(kv)) * at(dim));
       }
       for (int i = std::max(start, seen); i < tokens[s]; ++i) {
-        const auto row = at(((std::int64_t{numbers[s]} * 32 + i - start) * kHeads + kv) * dim);
+        const std::int64_t number = number_of(s, i / 32);
+        const auto row = at(((number * 32 + i % 32) * kHeads + kv) * dim);
         of_keys.push_back(k.data() + row);
         of_values.push_back(v.data() + row);
       }
@@ -111,11 +124,13 @@ std::string open_case(const OpenCase& open, KernelBackend& backend) {
 
 std::vector<KernelCase> open_tile_cases() {
   std::vector<KernelCase> cases;
-  for (const OpenCase& open : {OpenCase{0, 32, 0, true}, OpenCase{5, 64, 3, true},
-                               OpenCase{40, 128, 0, false}, OpenCase{0, 256, 0, true}}) {
-    cases.push_back(
-        {"open_window_" + std::to_string(open.window) + "_dim_" + std::to_string(open.head_dim),
-         [open](KernelBackend& backend) { return open_case(open, backend); }});
+  for (const OpenCase& open :
+       {OpenCase{0, 32, 0, true}, OpenCase{5, 64, 3, true}, OpenCase{40, 128, 0, false},
+        OpenCase{0, 256, 0, true}, OpenCase{0, 64, 0, true, 2}, OpenCase{36, 128, 2, true, 3}}) {
+    cases.push_back({"open_window_" + std::to_string(open.window) + "_dim_" +
+                         std::to_string(open.head_dim) + "_tiles_" +
+                         std::to_string(open.exact_tiles),
+                     [open](KernelBackend& backend) { return open_case(open, backend); }});
   }
   return cases;
 }
