@@ -29,8 +29,7 @@ void suit_latents(const Given& given, PipelineOptions& options) {
 }  // namespace
 
 bool prescribes_tokens(const PipelineOptions& options) {
-  return options.engine == ServingEngine::kVllm &&
-         serves_latents(options.engine, options.settings.method);
+  return options.engine == ServingEngine::kVllm;
 }
 
 void suit_engine(const Given& given, PipelineOptions& options) {
@@ -52,7 +51,7 @@ void suit_engine(const Given& given, PipelineOptions& options) {
   KVC_CHECK_USAGE(options.format == ExportFormat::kFactored,
                   "--for {}: reads factored exports, found --export; leave --export out", engine);
   if ((latents || fused) && given("--method")) {
-    if (prescribes_tokens(options)) {
+    if (latents && prescribes_tokens(options)) {
       suit_latents(given, options);
     }
     return;
@@ -69,7 +68,13 @@ void suit_engine(const Given& given, PipelineOptions& options) {
       settings.window_tokens / kQuantisedTokens * kQuantisedTokens);
   settings.method = "coded";
   settings.prefill = PrefillMode::kCoded;
-  if (options.engine == ServingEngine::kVllm && !given("--head-bits")) {
+  if (!prescribes_tokens(options)) {
+    return;
+  }
+  // vLLM reserves exact tokens for as many sequences as it may run, so they are the user's choice.
+  settings.sink_tokens = 0;
+  settings.window_tokens = given("--window") ? settings.window_tokens : 0;
+  if (!given("--head-bits")) {
     settings.own<CodedSettings>().head_bits = HeadBits::kEqual;
   }
 }

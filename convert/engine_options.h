@@ -7,7 +7,7 @@
 
 namespace kvc {
 
-// Does the engine alone say how many tokens stay exact beside latents?
+// Does the engine say how many tokens stay exact, whatever the context?
 bool prescribes_tokens(const PipelineOptions& options);
 // Was an option such as "--sink" given?
 using Given = std::function<bool(const char* flag)>;

@@ -203,9 +203,10 @@ StatisticsNeeds needs(const ModelConfig& config, const ConvertSettings& settings
 // Exact tokens are taken from the rate of all others: in short texts that costs more than they bring (docs/quality.md).
 ExactTokens exact_tokens(const ConvertSettings& settings, std::int64_t context) {
   constexpr std::int64_t kLong = 2048;
-  return context < kLong || settings.prefill == PrefillMode::kCoded
-             ? ExactTokens{.sink = 0, .window = 0, .block = 64}
-             : ExactTokens{.sink = 4, .window = 32, .block = 64};
+  const bool is_long = context >= kLong;
+  // Prompts through codes have a mean of their own for the first token.
+  const bool has_sinks = is_long && settings.prefill != PrefillMode::kCoded;
+  return {.sink = has_sinks ? 4 : 0, .window = is_long ? 32 : 0, .block = 64};
 }
 
 }  // namespace

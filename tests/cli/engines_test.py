@@ -14,10 +14,12 @@ CONFIGS = DATA / "configs"
 class Engines(ProgramTest):
     def test_an_engine_selects_it(self):
         arguments = ("kvconvert", CONFIGS / "Llama-3.1-8B", "--plan", "--json")
+        coded = ("--kept-ratio", "0.5", "--prefill", "coded")
         plans = [json.loads(self.run_ok(*arguments, *more).stdout)
-                 for more in (("--kept-ratio", "0.5", "--prefill", "coded"), ("--for", "vllm"))]
+                 for more in ((*coded, "--window", "0"), ("--for", "vllm"), coded, ("--for", "transformers"))]
         self.assertEqual(plans[0], plans[1])
-        self.assertEqual(plans[1]["exact_tokens"], 0)
+        self.assertEqual(plans[2], plans[3])
+        self.assertEqual([plan["exact_tokens"] for plan in plans[1:3]], [0, 32])
 
     def test_windows_of_whole_tiles_are_served(self):
         for engine in ("vllm", "transformers"):
