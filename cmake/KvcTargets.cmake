@@ -27,12 +27,11 @@ function(kvc_program name)
   install(TARGETS ${name})
 endfunction()
 
-# kvc_test(NAME SOURCES ... [APART ...] DEPS ... [TORCH] [LABELS ...]): a GoogleTest binary whose cases become ctest
-# entries. APART: sources that call things by names of others, compiled one by one where builds join the rest.
+# kvc_test(NAME SOURCES ... DEPS ... [TORCH] [LABELS ...]): a GoogleTest binary whose cases become ctest entries. Builds join
+# sources: one that calls things by names of others has a namespace of its own.
 function(kvc_test name)
-  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;APART;DEPS;LABELS" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES} ${ARG_APART})
-  set_source_files_properties(${ARG_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} kvc_fmt kvc_flags GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE KVC_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
@@ -82,6 +81,12 @@ function(kvc_python_test name)
   add_test(NAME ${name} COMMAND ${_interpreter} "${_script}" ${ARG_ARGS})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" SKIP_RETURN_CODE 77
     ENVIRONMENT "KVC_BIN_DIR=${CMAKE_BINARY_DIR}/bin;KVC_TEST_DATA=${PROJECT_SOURCE_DIR}/tests/data;KVC_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
+endfunction()
+
+# kvc_start_first(NAME ...): tests of a minute or more, started before the others, so that no core idles at the end. Call it
+# where the tests are added.
+function(kvc_start_first)
+  set_tests_properties(${ARGN} PROPERTIES COST 1)
 endfunction()
 
 # kvc_precompile(NAME PCH [LIBRARIES ...] [HEADERS ...]): what nearly every file of the target includes, parsed once for

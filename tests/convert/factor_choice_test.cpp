@@ -10,7 +10,7 @@
 #include "model/coefficient_codes.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::factor_choice_test {
 namespace {
 
 using ::testing::Optional;
@@ -124,4 +124,4 @@ TEST(PairChoice, LooksAtKeysAndValuesApart) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::factor_choice_test

@@ -7,7 +7,7 @@
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::group_fit_test {
 namespace {
 
 using testing::tensors_close;
@@ -181,4 +181,4 @@ TEST(GroupFit, TheRefitStaysWithBWhereThereIsNoData) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::group_fit_test

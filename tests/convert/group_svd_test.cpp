@@ -8,7 +8,7 @@
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::group_svd_test {
 namespace {
 
 using testing::random_normal;
@@ -144,4 +144,4 @@ TEST(FactorizeOutputs, KeepsTheMostOutputEnergy) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::group_svd_test

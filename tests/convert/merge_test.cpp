@@ -8,7 +8,7 @@
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::merge_test {
 namespace {
 
 using ::testing::DoubleEq;
@@ -99,4 +99,4 @@ TEST(LsChannelWeights, AreEqualWithoutInformation) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::merge_test

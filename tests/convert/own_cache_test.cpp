@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "tests/testing/synthetic_checkpoint.h"
 
-namespace kvc {
+namespace kvc::own_cache_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -92,4 +92,4 @@ TEST(OwnCache, IsNotConverted) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::own_cache_test

@@ -9,7 +9,7 @@
 
 #include "core/kv_plan.h"
 
-namespace kvc {
+namespace kvc::pivot_gauge_test {
 namespace {
 
 constexpr std::int64_t kLayers = 3, kHeads = 2, kHeadDim = 8, kKvDim = kHeads * kHeadDim;
@@ -95,4 +95,4 @@ TEST(PivotGauge, RefusesWhatItCannotInvert) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::pivot_gauge_test

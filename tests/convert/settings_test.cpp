@@ -6,7 +6,7 @@
 #include "convert/latent/latent_settings.h"
 #include "core/error.h"
 
-namespace kvc {
+namespace kvc::settings_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -117,4 +117,4 @@ TEST(Settings, EverySettingIsInTheJson) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::settings_test

@@ -4,7 +4,7 @@
 #include "core/kv_plan_json.h"
 #include "tests/core/core_fixture.h"
 
-namespace kvc {
+namespace kvc::kv_sources_test {
 namespace {
 
 using ::testing::AllOf;
@@ -196,4 +196,4 @@ TEST(KvSources, RefuseJsonThatTheyDoNotUnderstand) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::kv_sources_test

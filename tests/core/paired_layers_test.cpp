@@ -3,7 +3,7 @@
 #include "core/kv_plan_json.h"
 #include "tests/core/core_fixture.h"
 
-namespace kvc {
+namespace kvc::paired_layers_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -72,4 +72,4 @@ TEST(PairedLayers, MostRetainedAreRoundedUp) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::paired_layers_test

@@ -7,7 +7,7 @@
 #include "core/safetensors.h"
 #include "tests/core/core_fixture.h"
 
-namespace kvc {
+namespace kvc::safetensors_file_test {
 namespace {
 
 using ::testing::AllOf;
@@ -146,4 +146,4 @@ TEST_F(Safetensors, ReportsAFullDisk) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::safetensors_file_test

@@ -12,7 +12,7 @@
 #include "tests/testing/statistics.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::metric_test {
 namespace {
 
 using testing::equal_to;
@@ -169,4 +169,4 @@ TEST_P(MetricFileTest, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::metric_test

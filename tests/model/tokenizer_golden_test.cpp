@@ -10,7 +10,7 @@
 
 #include "model/tokenizer/tokenizer.h"
 
-namespace kvc {
+namespace kvc::tokenizer_golden_test {
 namespace {
 
 using Ids = std::vector<std::int64_t>;
@@ -67,4 +67,4 @@ TEST(Tokenizer, AddsSpecialTokensOnlyIfAsked) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::tokenizer_golden_test

@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "model/tokenizer/tokenizer.h"
 
-namespace kvc {
+namespace kvc::tokenizer_mutation_test {
 namespace {
 
 using nlohmann::json;
@@ -174,4 +174,4 @@ TEST_F(TokenizerNesting, DepthIsBounded) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::tokenizer_mutation_test

@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "model/tokenizer/tokenizer.h"
 
-namespace kvc {
+namespace kvc::tokenizer_refusal_test {
 namespace {
 
 using nlohmann::json;
@@ -234,4 +234,4 @@ TEST_F(TokenizerFile, HashIsOfTheFile) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::tokenizer_refusal_test

@@ -13,7 +13,7 @@
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::coded_prompts_test {
 namespace {
 
 using testing::coded_ids;
@@ -173,4 +173,4 @@ TEST(CodedPromptRefusals, NameTheWayOut) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::coded_prompts_test

@@ -15,7 +15,7 @@
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::fused_policy_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -252,4 +252,4 @@ TEST(FusedPolicy, RefusesWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::fused_policy_test

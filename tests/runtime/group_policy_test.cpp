@@ -16,7 +16,7 @@
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::group_policy_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -263,4 +263,4 @@ TEST(GroupPolicy, RefusesWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::group_policy_test

@@ -16,7 +16,7 @@
 #include "tests/testing/process_memory.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::kv_memory_test {
 namespace {
 
 using testing::random_ids;
@@ -211,4 +211,4 @@ TEST(KvMemory, ReturnsWhenManySequencesCameAndWent) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::kv_memory_test

@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "runtime/store/block_list.h"
 
-namespace kvc {
+namespace kvc::kv_pool_test {
 namespace {
 
 // Memory of this process that is really in use.
@@ -159,4 +159,4 @@ TEST(BlockList, AssignedListsReturnTheirBlocksFirst) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::kv_pool_test

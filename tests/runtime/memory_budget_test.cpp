@@ -12,7 +12,7 @@
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::memory_budget_test {
 namespace {
 
 using testing::cached_logits;
@@ -185,4 +185,4 @@ TEST(ParseBytes, KnowsUnits) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::memory_budget_test

@@ -10,7 +10,7 @@
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::mla_attention_test {
 namespace {
 
 using testing::random_ids;
@@ -165,4 +165,4 @@ TEST(MlaCache, FollowsRopeThatDependsOnTheLength) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::mla_attention_test

@@ -11,7 +11,7 @@
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::own_latents_test {
 namespace {
 
 using testing::cached_logits;
@@ -149,4 +149,4 @@ TEST(OwnLatents, RunUnderABudget) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::own_latents_test

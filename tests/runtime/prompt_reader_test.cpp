@@ -15,7 +15,7 @@
 #include "tests/testing/test_tensors.h"
 #include "tests/testing/zoo.h"
 
-namespace kvc {
+namespace kvc::prompt_reader_test {
 namespace {
 
 using testing::random_ids;
@@ -214,4 +214,4 @@ TEST(PromptReader, LastRowsOfABatch) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::prompt_reader_test

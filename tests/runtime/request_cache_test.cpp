@@ -11,7 +11,7 @@
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::request_cache_test {
 namespace {
 
 using testing::cached_logits;
@@ -205,4 +205,4 @@ TEST(RequestDirections, BelongToTheirSequence) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::request_cache_test

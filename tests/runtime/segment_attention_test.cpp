@@ -7,7 +7,7 @@
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::segment_attention_test {
 namespace {
 
 using testing::random_normal;
@@ -128,4 +128,4 @@ TEST(SegmentAttention, RankSpacePaysForFewQueries) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::segment_attention_test

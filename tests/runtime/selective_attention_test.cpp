@@ -15,7 +15,7 @@
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::selective_attention_test {
 namespace {
 
 using testing::random_normal;
@@ -245,4 +245,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& row) { return row.param.name; });
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::selective_attention_test

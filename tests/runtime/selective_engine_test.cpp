@@ -11,7 +11,7 @@
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::selective_engine_test {
 namespace {
 
 using testing::cached_logits;
@@ -208,4 +208,4 @@ TEST(SelectiveEngine, IsRefusedWhereNothingIsRebuilt) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::selective_engine_test

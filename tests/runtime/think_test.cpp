@@ -16,7 +16,7 @@
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::think_test {
 namespace {
 
 using testing::cached_logits;
@@ -201,4 +201,4 @@ TEST(Think, RefusesIntegerCaches) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::think_test

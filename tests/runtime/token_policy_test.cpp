@@ -16,7 +16,7 @@
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
-namespace kvc {
+namespace kvc::token_policy_test {
 namespace {
 
 using testing::cached_logits;
@@ -281,4 +281,4 @@ TEST(TokenPolicy, RefusesWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::token_policy_test
