@@ -18,6 +18,11 @@ _NONE = torch.empty(0, device="cpu")
 _CPU = torch.device("cpu")
 
 
+def can_keep_exact(first: int, last: int) -> bool:
+    """Can engines keep so many first and last tokens exact beside codes?"""
+    return first == 0 and last % TILE == 0
+
+
 def codes_class(device: torch.device) -> type["LayerCodes"]:
     """What computes on the tensors of a device."""
     if device.type == "cpu":

@@ -8,6 +8,7 @@ import pathlib
 from safetensors import safe_open
 
 from kvconvert import fused, latents
+from kvconvert.codes import can_keep_exact
 from kvconvert.factors import ConversionError, block_of
 from kvconvert.plans import exact_tokens, read_config
 
@@ -101,7 +102,7 @@ def show(directory: str | os.PathLike) -> Conversion:
     scopes = {"group" if block.num_layers > 1 else "layer" if block.head is None else "head" for block in blocks}
     forms = {_form(block) for block in blocks if block.part != "values"}
     served_by, numbers = ["kvrun"], []
-    if plan["method"] == "coded" and sink == 0 and window == 0:
+    if plan["method"] == "coded" and can_keep_exact(sink, window):
         served_by += ["transformers", "vLLM"]
     elif latents.is_latent(plan) and latents.why_refused(conversion) is None:
         stores_at_once = (sink, window, plan["policy"]["block_tokens"]) == (0, 0, 1)

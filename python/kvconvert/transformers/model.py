@@ -9,7 +9,7 @@ from transformers.generation.utils import ALL_CACHE_NAMES
 from transformers.utils import cached_file
 
 from kvconvert.checkpoints import ConvertedCheckpoint
-from kvconvert.codes import TILE, CodedCheckpoint
+from kvconvert.codes import TILE, CodedCheckpoint, can_keep_exact
 from kvconvert.factors import ConversionError
 from kvconvert.fused import FusedCheckpoint
 from kvconvert.latents import LatentCheckpoint
@@ -42,7 +42,7 @@ def open_checkpoint(directory: pathlib.Path) -> ConvertedCheckpoint:
         if kind.takes(plan):
             return kind(directory)
     checkpoint = CodedCheckpoint(directory)
-    if checkpoint.sinks or checkpoint.window % TILE:
+    if not can_keep_exact(checkpoint.sinks, checkpoint.window):
         raise ConversionError(
             f"{checkpoint.path}: the first {checkpoint.sinks} and last {checkpoint.window} tokens stay exact, expected none of "
             f"the first, and of the last a multiple of {TILE}; convert with --for transformers, run this directory with kvrun, or convert with --export folded, which runs "

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kvconvert.checkpoints import LATENT_METHODS
-from kvconvert.codes import TILE
+from kvconvert.codes import TILE, can_keep_exact
 from kvconvert.device_codes import DTYPES
 from kvconvert.latents import is_latent, why_refused
 from kvconvert.plans import exact_tokens
@@ -48,7 +48,7 @@ def refuse_conversion(config: Any) -> None:
     if reason is not None:
         raise ValueError(f"kvconvert: method {plan['method']}: kvrun alone runs {reason}")
     sink, window = exact_tokens(plan)
-    if sink or (window if latent else window % TILE):
+    if not ((sink, window) == (0, 0) if latent else can_keep_exact(sink, window)):
         served = "no tokens" if latent else f"a multiple of {TILE} last tokens, and no first ones,"
         raise ValueError(
             f"kvconvert: vLLM keeps {served} exact, and this conversion keeps a window of {window} and {sink} "

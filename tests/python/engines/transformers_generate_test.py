@@ -261,6 +261,8 @@ class WindowGenerateTest(GenerateTest):
     def test_windows_of_other_sizes_are_refused(self):
         directory = copy_of(self.directory)
         edit_config(directory, lambda config: config["kvconvert"]["plan"]["policy"].update(window_tokens=40))
+        self.assertEqual(kvconvert.show(self.directory).served_by, ("kvrun", "transformers", "vLLM"))
+        self.assertEqual(kvconvert.show(directory).served_by, ("kvrun",))
         with self.assertRaisesRegex(kvconvert.ConversionError, "last 40 tokens stay exact, expected .* a multiple of 32"):
             AutoModelForCausalLM.from_pretrained(directory)
 
