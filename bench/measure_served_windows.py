@@ -9,7 +9,6 @@ original and how often the most probable token is the same, a row per form and w
 """
 
 import argparse
-import math
 import os
 import pathlib
 import subprocess
@@ -21,7 +20,7 @@ import tokenizers  # noqa: E402
 import torch  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
-from measure_engine_caches import TEXTS, rows_of  # noqa: E402
+from measure_engine_caches import TEXTS, clustered, rows_of  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -45,11 +44,10 @@ def score(model, rows, plain):
     divergences, same = [], []
     for row, expected in zip(rows, plain):
         found = log_probabilities(model, row)
-        divergences.append(1000 * (expected.exp() * (expected - found)).sum(-1).mean().item())
-        same.append((expected.argmax(-1) == found.argmax(-1)).float().mean().item())
-    mean = sum(divergences) / len(rows)
-    variance = sum((value - mean) ** 2 for value in divergences) / max(1, len(rows) - 1)
-    return mean, math.sqrt(variance / len(rows)), sum(same) / len(rows)
+        divergences.append(1000 * (expected.exp() * (expected - found)).sum().item())
+        same.append((expected.argmax(-1) == found.argmax(-1)).sum().item())
+    mean, error = clustered(divergences, len(rows[0]))
+    return mean, error or 0, clustered(same, len(rows[0]))[0]
 
 
 def main():

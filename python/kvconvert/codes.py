@@ -18,6 +18,16 @@ _NONE = torch.empty(0, device="cpu")
 _CPU = torch.device("cpu")
 
 
+def tile_start(token: int) -> int:
+    """The first token of the tile that a token is in."""
+    return token // TILE * TILE
+
+
+def exact_start(token: int, exact_tiles: int) -> int:
+    """The first token that a token reads exactly, of as many tiles with its own."""
+    return max(0, tile_start(token) - TILE * (exact_tiles - 1))
+
+
 def can_keep_exact(first: int, last: int) -> bool:
     """Can engines keep so many first and last tokens exact beside codes?"""
     return first == 0 and last % TILE == 0

@@ -11,7 +11,7 @@ import dataclasses
 
 import torch
 
-from kvconvert.codes import TILE
+from kvconvert.codes import TILE, exact_start
 
 BLOCK = 256  # positions; a multiple of TILE
 MOST_SCORES = 1 << 24  # numbers of a masked product that are in memory together
@@ -83,7 +83,7 @@ class PromptBlocks:
 
     def _exact_start(self, token: int) -> int:
         """The first token that a token reads exactly."""
-        return self.exact.first if self.exact_step else max(0, token // TILE - (self.exact_tiles - 1)) * TILE
+        return self.exact.first if self.exact_step else exact_start(token, self.exact_tiles)
 
     def _attend_block(self, query: torch.Tensor, block: int, begin: int, end: int) -> torch.Tensor:
         """[num_heads, queries, head_dim] of tokens begin .. end - 1, which are of the positions from `block` on."""

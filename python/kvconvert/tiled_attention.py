@@ -4,20 +4,9 @@ exactly, with an exact window the tiles before it too, and earlier tiles through
 import torch
 
 from kvconvert._ops import ops
-from kvconvert.codes import TILE
 from kvconvert.device_prompts import PromptBlocks
 
 Rows = tuple[torch.Tensor, torch.Tensor]  # keys and values [tokens, num_kv_heads, head_dim]
-
-
-def tile_start(token: int) -> int:
-    """The first token of the tile that a token is in."""
-    return token // TILE * TILE
-
-
-def exact_start(token: int, exact_tiles: int) -> int:
-    """The first token that a token reads exactly, of as many tiles with its own."""
-    return max(0, token // TILE - (exact_tiles - 1)) * TILE
 
 
 def has_kernel(device: torch.device) -> bool:

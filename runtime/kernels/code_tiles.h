@@ -13,6 +13,7 @@
 // A code c of b bits has the value (c - 2^(b-1) + 1/2) * step * kGains[gain of the token].
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "runtime/kernels/kv_rows.h"
@@ -20,6 +21,10 @@
 namespace kvc {
 
 inline constexpr std::int64_t kTileTokens = kQuantisedRows;
+// The first token that a token reads exactly, of as many tiles with its own.
+inline std::int64_t exact_start(std::int64_t token, std::int64_t exact_tiles) {
+  return std::max<std::int64_t>(0, token / kTileTokens - (exact_tiles - 1)) * kTileTokens;
+}
 inline constexpr int kWidestCode = 8;
 
 inline constexpr int kNumGains = 8;

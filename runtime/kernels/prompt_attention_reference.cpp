@@ -43,9 +43,7 @@ void attend_token(const PromptAttention& params, std::int64_t token, std::int64_
 }  // namespace
 
 std::int64_t PromptAttention::exact_start(std::int64_t token) const {
-  return exact_step
-             ? exact_key.first
-             : std::max<std::int64_t>(0, token / kTileTokens - (exact_tiles - 1)) * kTileTokens;
+  return exact_step ? exact_key.first : kvc::exact_start(token, exact_tiles);
 }
 
 std::int64_t prompt_pieces(const PromptAttention& params) {

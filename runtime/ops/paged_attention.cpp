@@ -48,12 +48,11 @@ void PagedCodes::attend_open(const OpenTiles& open, std::int64_t sequence, std::
   const std::int64_t start = open.first_token(last);
   const std::int64_t bytes = kv_rows_bytes(kTileTokens, shape_.num_kv_heads * shape_.head_dim,
                                            shape_.head_dim, open.element, KvScales::kPerRow);
-  const std::int64_t count = (last - start + kTileTokens - 1) / kTileTokens;
-  const std::int32_t* numbers_of = open.numbers + (sequence + 1) * open.each - count;
+  const std::int32_t* tiles = open.numbers_of(sequence, last);
   std::vector<const void*> keys, values;
-  for (std::int64_t i = 0; i < count; ++i) {
-    keys.push_back(static_cast<const std::uint8_t*>(open.keys) + numbers_of[i] * bytes);
-    values.push_back(static_cast<const std::uint8_t*>(open.values) + numbers_of[i] * bytes);
+  for (std::int64_t i = 0; i < open.count(last); ++i) {
+    keys.push_back(static_cast<const std::uint8_t*>(open.keys) + tiles[i] * bytes);
+    values.push_back(static_cast<const std::uint8_t*>(open.values) + tiles[i] * bytes);
   }
   const KvSegment segment{.key = {keys.data(), kTileTokens, last - start, open.element},
                           .value = {values.data(), kTileTokens, last - start, open.element}};

@@ -5,7 +5,6 @@
 // fills its pages in order, so token i of it is in tile i / kTileTokens, and i is its position.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -65,9 +64,14 @@ class PagedCodes {
 
     // The first token that a query reads exactly behind `tokens` tokens, its own included.
     std::int64_t first_token(std::int64_t tokens) const {
-      return numbers == nullptr
-                 ? tokens
-                 : std::max<std::int64_t>(0, (tokens - 1) / kTileTokens - (each - 1)) * kTileTokens;
+      return numbers == nullptr ? tokens : exact_start(tokens - 1, each);
+    }
+    // The tiles that a sequence has of these: the last ones of its numbers.
+    std::int64_t count(std::int64_t tokens) const {
+      return (tokens - first_token(tokens) + kTileTokens - 1) / kTileTokens;
+    }
+    const std::int32_t* numbers_of(std::int64_t sequence, std::int64_t tokens) const {
+      return numbers + (sequence + 1) * each - count(tokens);
     }
   };
 

@@ -143,16 +143,18 @@ inline PagedCodes::OpenTiles open_tiles(const Tensor& keys, const Tensor& values
                     "kvconvert: open tiles: expected contiguous keys and values [tiles, ",
                     kTileTokens, ", ", shape.num_kv_heads, ", ", shape.head_dim, "] on the CPU");
   }
-  const std::int64_t each = tiles.size(1);
   STD_TORCH_CHECK(tiles.size(0) == count, "kvconvert: open tiles: of ", tiles.size(0),
                   " sequences, expected ", count);
-  for (std::int64_t i = 0; i < count * each; ++i) {
-    // Short sequences have fewer.
-    const bool is_there = i % each >= each - (lengths[i / each] - 1) / kTileTokens - 1;
-    STD_TORCH_CHECK(!is_there || (number[i] >= 0 && number[i] < keys.size(0)),
-                    "kvconvert: open tile ", number[i], ", expected 0 to ", keys.size(0) - 1);
+  const PagedCodes::OpenTiles open{keys.data_ptr(), values.data_ptr(),
+                                   element_of(keys, "open tiles"), number, tiles.size(1)};
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t tile = 0; tile < open.count(lengths[i]); ++tile) {
+      const std::int32_t of = open.numbers_of(i, lengths[i])[tile];
+      STD_TORCH_CHECK(of >= 0 && of < keys.size(0), "kvconvert: open tile ", of, ", expected 0 to ",
+                      keys.size(0) - 1);
+    }
   }
-  return {keys.data_ptr(), values.data_ptr(), element_of(keys, "open tiles"), number, each};
+  return open;
 }
 
 // coded, exact: keys and values. numbers: scale and softcap.

@@ -11,9 +11,9 @@ import unittest
 from coded_cases import FORMS, HEADS, POSITIONS, Case, angles, plan_of, widths_for, write
 
 import torch
-from kvconvert.codes import TILE, CodedCheckpoint
+from kvconvert.codes import TILE, CodedCheckpoint, exact_start
 from kvconvert.factors import ConversionError, basis_channels, block_of, load_factors
-from kvconvert.tiled_attention import attend_prompt, exact_start
+from kvconvert.tiled_attention import attend_prompt
 from safetensors.torch import load_file, save_file
 
 

@@ -17,9 +17,9 @@ if "KVC_BIN_DIR" in os.environ:
     os.environ.setdefault("KVCONVERT_OPS", str(pathlib.Path(os.environ["KVC_BIN_DIR"]).parent / "lib/libkvconvert_ops.so"))
 
 from kvconvert import device_prompts  # noqa: E402
-from kvconvert.codes import TILE  # noqa: E402
+from kvconvert.codes import TILE, exact_start, tile_start  # noqa: E402
 from kvconvert.device_prompts import BLOCK, PromptBlocks  # noqa: E402
-from kvconvert.tiled_attention import attend_prompt, exact_start, tile_start  # noqa: E402
+from kvconvert.tiled_attention import attend_prompt  # noqa: E402
 
 HEAD_DIM = 16
 

@@ -10,9 +10,8 @@ import dataclasses
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from kvconvert.codes import TILE
+from kvconvert.codes import TILE, exact_start
 from kvconvert.factors import ConversionError
-from kvconvert.tiled_attention import exact_start
 from kvconvert.transformers.coded_store import CodeStore, open_tile
 from kvconvert.transformers.latent_store import LatentStore
 from kvconvert.transformers.model_parts import ModelParts
@@ -143,7 +142,7 @@ class CodedCache(Cache):
     def _step(self, index: torch.Tensor, past: list[int], lengths: list[int], slots: torch.Tensor) -> Step:
         lens = torch.tensor(lengths, device=index.device)
         rows = torch.arange(len(lengths), device=index.device)
-        each, exact = self.codes.open_tiles, self.codes.open_tiles - 1
+        each, exact = self.codes.open_tiles, self.codes.exact_tiles
         last = (lens - 1).clamp(min=0)[:, None]
         first_kept = (last // TILE - exact).clamp(min=0) * TILE
         kept = (index >= 0) & (index >= first_kept)

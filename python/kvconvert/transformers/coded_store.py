@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kvconvert.codes import TILE, LayerCodes, OpenRows
+from kvconvert.codes import TILE, LayerCodes, OpenRows, exact_start, tile_start
 from kvconvert.factors import ConversionError
-from kvconvert.tiled_attention import attend_prompt, exact_start, tile_start
+from kvconvert.tiled_attention import attend_prompt
 
 if TYPE_CHECKING:
     from kvconvert.transformers.cache import Step

@@ -13,7 +13,7 @@ class ModelCodes(ModelParts):
     def __init__(self, decoder: torch.nn.Module, checkpoint: CodedCheckpoint, exact_step: bool = False):
         super().__init__(decoder, checkpoint)
         self.exact_step = exact_step
-        self.open_tiles = checkpoint.exact_tiles + 1  # one more, for tokens that are taken back
+        self.exact_tiles = checkpoint.exact_tiles
         self._opened: dict[tuple[int, torch.device], LayerCodes] = {}
         for number, layers in enumerate(self.stores):
             self.codes(number, next(self.attention(layers[0]).parameters()).device)

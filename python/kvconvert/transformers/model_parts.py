@@ -36,6 +36,11 @@ class ModelParts:
                                       "checkpoint again")
         self.max_positions = self._max_positions()
 
+    @property
+    def open_tiles(self) -> int:
+        """Last tiles of a row whose exact rows are kept: one more, for tokens that are taken back."""
+        return self.exact_tiles + 1
+
     def attention(self, layer: int) -> torch.nn.Module:
         return self.decoder.layers[layer].self_attn
 
@@ -43,7 +48,7 @@ class ModelParts:
     def prepare(decoder: torch.nn.Module, conversion: dict | None) -> None:
         """Replaces modules of a new model of which a directory has no weights. conversion: the configuration's key kvconvert."""
 
-    open_tiles = 1  # last tiles of a row whose exact rows a cache keeps
+    exact_tiles = 1  # last tiles of a row that a query reads exactly
     needs_cache = False  # also in training, and where the caller wants none
 
     def begin_pass(self, cached: bool) -> None:

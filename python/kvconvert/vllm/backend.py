@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from kvconvert.codes import LayerCodes, OpenRows
+from kvconvert.codes import LayerCodes, OpenRows, exact_start
 from kvconvert.device_codes import MOST_SCRATCH
-from kvconvert.tiled_attention import attend_prompt, exact_start
+from kvconvert.tiled_attention import attend_prompt
 from kvconvert.vllm.metadata import PagedMetadata, Sequence
 from kvconvert.vllm.paged_backend import PagedBackend, PagedImpl
 

@@ -8,8 +8,7 @@ import torch
 from vllm.v1.attention.backend import AttentionCGSupport, AttentionMetadataBuilder, CommonAttentionMetadata
 from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
-from kvconvert.codes import TILE
-from kvconvert.tiled_attention import exact_start, tile_start
+from kvconvert.codes import TILE, exact_start, tile_start
 from kvconvert.vllm.open_tiles import OpenTiles
 
 SHORT = 8  # query tokens; up to here a query is cheaper over codes than rebuilding what it reads
@@ -32,7 +31,7 @@ class Refill(NamedTuple):
     """An open tile whose rows are not kept any more: they are read from codes."""
 
     row: int  # of the block table
-    number: int  # of the open tile that it is
+    number: int  # of the open tile
     first: int  # its first token
     count: int  # tokens
 
@@ -112,7 +111,7 @@ class PagedMetadataBuilder(AttentionMetadataBuilder[PagedMetadata]):
         return batch.kvconvert
 
 
-def build_metadata(batch: CommonAttentionMetadata, earlier: int = 0, page_tokens: int = TILE) -> PagedMetadata:
+def build_metadata(batch: CommonAttentionMetadata, earlier: int, page_tokens: int) -> PagedMetadata:
     """What attention over pages needs to know of a step; waits for a device once. earlier: tiles before a sequence's open one
     that are read exactly, too."""
     short_sequences, _, short, _ = split_decodes_and_prefills(batch, decode_threshold=SHORT)

@@ -6,8 +6,8 @@ import torch
 from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionType, MultipleOf
 from vllm.v1.kv_cache_interface import KVCacheLayout
 
-from kvconvert.codes import TILE
-from kvconvert.tiled_attention import attend_prompt, tile_start
+from kvconvert.codes import TILE, tile_start
+from kvconvert.tiled_attention import attend_prompt
 from kvconvert.vllm.metadata import PagedMetadata, PagedMetadataBuilder, Sequence
 
 
