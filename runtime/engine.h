@@ -105,7 +105,7 @@ class Engine {
   using Ids = std::vector<std::vector<std::int64_t>>;
 
   // A prompt (or a later turn's): attention over it is exact (policy.prefill), and compression follows. Where
-  // codes_prompts, the same as extend().
+  // codes_prompts, it reads what extend() reads, layer by layer if that is possible.
   // ids[i] are the new tokens of sequences[i], at least one. Logits float32: per sequence [rows,
   // vocab_size]. `stopped` is called between pieces of prefill_chunk tokens and between layers; if true
   // the call throws Interrupted. After any exception, a call that began to read leaves the sequences

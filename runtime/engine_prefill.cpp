@@ -195,7 +195,7 @@ std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences,
                                         Rows rows, const Stopped& stopped) const {
   const c10::InferenceMode guard;
   check_call(sequences, ids);
-  if (codes_prompts(*plan_)) {
+  if (codes_prompts(*plan_) && !codes_prompts_by_layer(*plan_, kv_dtype_)) {
     return read_tile_by_tile(sequences, ids, rows, stopped);
   }
   const bool reuses = reuse_ && rows == Rows::kLast;

@@ -68,13 +68,9 @@ at::Tensor CachedAttention::attend(int layer, const AttentionInput& input,
 at::Tensor CachedAttention::attend_own(int layer, const at::Tensor& query, const NewTokens& tokens,
                                        std::size_t sequence) {
   KvCache& cache = *caches_[sequence];
-  if (context_.pass == Pass::kExtend) {
-    return source_->extend(layer, tokens, query, cache);
-  }
-  source_->store(layer, tokens, cache);
-  at::Tensor output = attend_prompt_of(layer, query, tokens, sequence);
-  source_->attended(layer, tokens, query, cache);
-  return output;
+  return context_.pass == Pass::kExtend
+             ? source_->extend(layer, tokens, query, cache)
+             : source_->read(layer, tokens, query, cache, *prompts_[sequence]);
 }
 
 NewKeyValue CachedAttention::project(int layer, const AttentionInput& input) {
@@ -85,16 +81,6 @@ NewKeyValue CachedAttention::project(int layer, const AttentionInput& input) {
 // How many tokens a sequence has once its prompt was read; 0 where there is none.
 std::int64_t CachedAttention::prompt_end(std::size_t sequence) const {
   return prompts_.empty() ? 0 : caches_[sequence]->num_tokens() + prompts_[sequence]->num_tokens();
-}
-
-at::Tensor CachedAttention::attend_prompt_of(int layer, const at::Tensor& query,
-                                             const NewTokens& tokens, std::size_t sequence) const {
-  const KvCache& cache = *caches_[sequence];
-  if (cache.num_tokens() > 0 || !source_->reads_prompts_exactly()) {
-    return source_->attend(layer, query, tokens.positions, cache);
-  }
-  return prompts_[sequence]->attend(layer, query, tokens.key, tokens.raw.value,
-                                    attention_rule(context_.decoder.config(), layer));
 }
 
 }  // namespace kvc

@@ -29,8 +29,6 @@ class CachedAttention : public Attention {
   LayerSource& source_of(int layer);
   at::Tensor attend_own(int layer, const at::Tensor& query, const NewTokens& tokens,
                         std::size_t sequence);
-  at::Tensor attend_prompt_of(int layer, const at::Tensor& query, const NewTokens& tokens,
-                              std::size_t sequence) const;
   NewKeyValue project(int layer, const AttentionInput& input);
   std::int64_t prompt_end(std::size_t sequence) const;
   at::Tensor rotate(int layer, const at::Tensor& x, const TokenBatch& batch) const;

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "runtime/attention/coded_attention.h"
+#include "runtime/attention/coded_prompt.h"
 #include "runtime/attention/kept_group.h"
 #include "runtime/attention/layer_source.h"
 #include "runtime/compression/coding.h"
@@ -59,6 +60,15 @@ class CodedSource : public LayerSource {
   at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& positions,
                     const KvCache& cache) const override {
     return attend_coded(coded_layer(layer, cache), query, positions);
+  }
+
+  // Codes follow each block of tokens, so later ones of the same prompt read them: a prompt comes here only where
+  // codes_prompts_by_layer.
+  at::Tensor read(int layer, const NewTokens& tokens, const at::Tensor& query, KvCache& cache,
+                  PromptKeys& prompt) override {
+    return codes_prompts(context().plan)
+               ? read_coded_prompt(context(), layer, tokens, query, cache.coded(layer), prompt)
+               : LayerSource::read(layer, tokens, query, cache, prompt);
   }
 
   void attended(int layer, const NewTokens& tokens, const at::Tensor& query,

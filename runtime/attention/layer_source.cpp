@@ -16,6 +16,17 @@ NewKeyValue LayerSource::keys_and_values(int, const AttentionInput& input) {
   return {input.weights.k_norm.over_heads(input.key), input.value};
 }
 
+at::Tensor LayerSource::read(int layer, const NewTokens& tokens, const at::Tensor& query,
+                             KvCache& cache, PromptKeys& prompt) {
+  store(layer, tokens, cache);
+  at::Tensor output = cache.num_tokens() > 0 || !reads_prompts_exactly()
+                          ? attend(layer, query, tokens.positions, cache)
+                          : prompt.attend(layer, query, tokens.key, tokens.raw.value,
+                                          attention_rule(context_.decoder.config(), layer));
+  attended(layer, tokens, query, cache);
+  return output;
+}
+
 at::Tensor LayerSource::extend(int layer, const NewTokens& tokens, const at::Tensor& query,
                                KvCache& cache) {
   store(layer, tokens, cache);

@@ -11,6 +11,7 @@
 
 #include "core/token_policy.h"
 #include "model/decoder.h"
+#include "runtime/attention/prompt_attention.h"
 #include "runtime/attention/rebuild_counts.h"
 #include "runtime/compression/kv_factors.h"
 #include "runtime/compression/prompt_compression.h"
@@ -83,7 +84,10 @@ class LayerSource {
                         KvCache& /*cache*/) {}
   // After attention of all of a prompt: what nothing reads exactly any more becomes what the cache keeps.
   virtual void prompt_read(int layer, PromptCompression& prompt);
-  // All of this for generated tokens: stores them, attends to everything stored, and calls `attended`.
+  // All of this for new tokens: stores them, attends, and calls `attended`. Those of a prompt attend to all of it so far,
+  // exactly where that is possible; generated ones to everything stored.
+  virtual at::Tensor read(int layer, const NewTokens& tokens, const at::Tensor& query,
+                          KvCache& cache, PromptKeys& prompt);
   virtual at::Tensor extend(int layer, const NewTokens& tokens, const at::Tensor& query,
                             KvCache& cache);
   // The queries of the last tokens of one sequence, which are stored, over all that is kept of it (up to

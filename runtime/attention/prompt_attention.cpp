@@ -78,26 +78,38 @@ at::Tensor attend_capped(const at::Tensor& query, const at::Tensor& key, const a
 
 }  // namespace
 
+void FirstRows::append(const at::Tensor& key, const at::Tensor& value, std::int64_t most) {
+  for (auto [rows, x] : {std::pair(&key_, &key), {&value_, &value}}) {
+    if (count_ == 0) {
+      *rows = at::empty({most, x->size(1), x->size(2)}, x->scalar_type());
+    }
+    rows->narrow(0, count_, x->size(0)).copy_(*x);
+  }
+  count_ += key.size(0);
+}
+
+void FirstRows::clear() { *this = FirstRows(); }
+
+FirstRows& PromptKeys::rows_of(int layer) {
+  if (layer != layer_) {
+    layer_ = layer;
+    rows_.clear();
+  }
+  return rows_;
+}
+
+// Rows are bfloat16 where attention takes it and the keys are, otherwise float32.
 at::Tensor PromptKeys::attend(int layer, const at::Tensor& query, const at::Tensor& key,
                               const at::Tensor& value, const AttentionRule& rule) {
   if (key.size(0) == num_tokens_) {
     return causal_attention(query, key, value, rule);
   }
-  if (layer != layer_) {
-    layer_ = layer;
-    read_ = 0;
-    const at::ScalarType type = can_attend_in_bfloat16(key, {}) ? at::kBFloat16 : at::kFloat;
-    for (auto [rows, x] : {std::pair(&key_, &key), {&value_, &value}}) {
-      *rows = at::empty({num_tokens_, x->size(1), x->size(2)}, type);
-    }
-  }
-  key_.narrow(0, read_, key.size(0)).copy_(key);
-  value_.narrow(0, read_, key.size(0)).copy_(value);
-  read_ += key.size(0);
-  at::Tensor output =
-      attend_prompt(query, key_.narrow(0, 0, read_), value_.narrow(0, 0, read_), rule);
-  if (read_ == num_tokens_) {
-    key_ = value_ = at::Tensor();
+  FirstRows& rows = rows_of(layer);
+  const at::ScalarType type = can_attend_in_bfloat16(key, {}) ? at::kBFloat16 : at::kFloat;
+  rows.append(key.to(type), value.to(type), num_tokens_);
+  at::Tensor output = attend_prompt(query, rows.key(), rows.value(), rule);
+  if (rows.count() == num_tokens_) {
+    rows.clear();
   }
   return output;
 }

@@ -10,6 +10,21 @@
 
 namespace kvc {
 
+// Keys and values of one layer's first tokens.
+class FirstRows {
+ public:
+  std::int64_t count() const { return count_; }
+  at::Tensor key() const { return key_.narrow(0, 0, count_); }  // [count, num_kv_heads, head_dim]
+  at::Tensor value() const { return value_.narrow(0, 0, count_); }
+  // [n, num_kv_heads, head_dim]; there will be `most` rows, in the type of the first ones.
+  void append(const at::Tensor& key, const at::Tensor& value, std::int64_t most);
+  void clear();
+
+ private:
+  std::int64_t count_ = 0;
+  at::Tensor key_, value_;  // [most, num_kv_heads, head_dim]
+};
+
 // Keys and values of one layer of one sequence's new prompt, as far as read, unrounded by the KV
 // cache's dtype. Layers are read one after the other, each from its first token.
 class PromptKeys {
@@ -17,16 +32,17 @@ class PromptKeys {
   explicit PromptKeys(std::int64_t num_tokens) : num_tokens_(num_tokens) {}
 
   std::int64_t num_tokens() const { return num_tokens_; }  // of the whole prompt
+  // None yet where `layer` is another than before.
+  FirstRows& rows_of(int layer);
   // Attention of the next n tokens over all read so far: attend_prompt of keys and values
   // [n, num_kv_heads, head_dim]. They are held until the last token of the layer was read.
   at::Tensor attend(int layer, const at::Tensor& query, const at::Tensor& key,
                     const at::Tensor& value, const AttentionRule& rule);
 
  private:
-  std::int64_t num_tokens_, read_ = 0;
+  std::int64_t num_tokens_;
   int layer_ = -1;
-  // [num_tokens, num_kv_heads, head_dim]: bfloat16 where attention takes it and the keys are, otherwise float32.
-  at::Tensor key_, value_;
+  FirstRows rows_;
 };
 
 // Causal attention of the last T of n tokens. query [T, num_heads, head_dim], key and value

@@ -8,8 +8,6 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kTokensAtOnce = 1024;  // bounds the float32 copy of keys and values
-
 // Exact rows first .. first + count - 1 of all layers of the store; [count, num_kv_heads, head_dim]
 // float32 each.
 std::vector<DecodedTokens> exact_rows(const CodedView& coded, std::int64_t first,
@@ -123,8 +121,8 @@ void code_tokens(const Decoder& decoder, const KvPlan& plan, const CodedFactors&
   if (count == 0) {
     return;
   }
-  for (std::int64_t done = 0; done < count; done += kTokensAtOnce) {
-    const std::int64_t rows = std::min(kTokensAtOnce, count - done);
+  for (std::int64_t done = 0; done < count; done += kChunkTokens) {
+    const std::int64_t rows = std::min(kChunkTokens, count - done);
     const at::Tensor positions =
         store.columns.empty()
             ? at::arange(sinks + coded + done, sinks + coded + done + rows, at::kLong)

@@ -54,7 +54,7 @@ class LayerForecast {
 
   // For a prompt at whose end the sequence has so many tokens, `count` are read by `layer`; after the last layer of these,
   // tokens leave and the others are compressed.
-  void read(int layer, std::int64_t count, std::int64_t prompt_end, PassBytes& pass);
+  virtual void read(int layer, std::int64_t count, std::int64_t prompt_end, PassBytes& pass);
   // `count` generated tokens are stored; then the token policy lets some leave; then those due are compressed.
   void append(std::int64_t count, PassBytes& pass);
   void leave(std::int64_t prompt_end, PassBytes& pass);  // 0: after generated tokens
@@ -113,6 +113,7 @@ class CodedForecast : public LayerForecast {
   std::int64_t rows() const override { return tokens_.rows; }
   std::int64_t bytes() const override { return bytes_of(tokens_); }
   std::int64_t tokens_until_due() const override;
+  void read(int layer, std::int64_t count, std::int64_t prompt_end, PassBytes& pass) override;
   void compress(std::int64_t prompt_tokens, PassBytes& pass) override;
 
  private:

@@ -101,17 +101,19 @@ void CacheForecast::compress_groups(bool prompt_ended, PassBytes& pass) {
 }
 
 std::int64_t CacheForecast::read(std::int64_t count) {
-  if (codes_prompts(settings_.plan)) {
+  const KvPlan& plan = settings_.plan;
+  if (codes_prompts(plan) &&
+      !codes_prompts_by_layer(plan, settings_.plain_dtype.value_or(settings_.dtype))) {
     return extend(count);
   }
   PassBytes pass{bytes()};
   num_tokens_ += count;
   const bool is_full = settings_.policy.is_full();
-  MergeForecast merges(settings_, groups(), tokens_with_prompt(settings_.plan, tokens(), count),
-                       true, num_tokens_, {});
-  for (int layer = 0; layer < settings_.plan.num_layers(); ++layer) {
+  MergeForecast merges(settings_, groups(), tokens_with_prompt(plan, tokens(), count), true,
+                       num_tokens_, {});
+  for (int layer = 0; layer < plan.num_layers(); ++layer) {
     for_each(layers_, [&](LayerForecast& layers) { layers.read(layer, count, num_tokens_, pass); });
-    const int group = settings_.plan.group_of(layer);
+    const int group = plan.group_of(layer);
     if (is_full && group >= 0 &&
         groups()[static_cast<std::size_t>(group)].layers().back() == layer) {
       merges.compress_group(static_cast<std::size_t>(group), pass);

@@ -70,7 +70,11 @@ std::int64_t compression_bytes(const KvPlan& plan, const TokenPolicy& policy,
       policy.residual_slots > 0
           ? prompts.longest * plan.kv_dim() * static_cast<std::int64_t>(sizeof(float))
           : 0;
-  return kProductBuffers + merged + request_basis_bytes(plan);
+  const std::int64_t rebuilt =  // of codes, and exact ones beside them
+      codes_prompts(plan) ? std::min(prompts.longest, prompts.piece) * 2 * 2 * plan.kv_dim() *
+                                static_cast<std::int64_t>(sizeof(float))
+                          : 0;
+  return kProductBuffers + merged + rebuilt + request_basis_bytes(plan);
 }
 
 std::int64_t angle_bytes(const ModelConfig& config, const KvPlan& plan, KvDtype kv_dtype,

@@ -55,6 +55,11 @@ std::int64_t tokens_until_codes(const KvPlan& plan, std::int64_t exact) {
   return outside(plan) + kQuantisedTokens - exact;
 }
 
+std::int64_t coded_prompt_step(std::int64_t num_tokens, std::int64_t left) {
+  constexpr std::int64_t kStep = 1024;
+  return std::min(left, kStep - num_tokens % kStep);
+}
+
 std::int64_t rows_decided_at_once(std::int64_t count) {
   constexpr std::int64_t kParts = 8, kLeast = 256;
   return std::min(count, std::max(kLeast, (count + kParts - 1) / kParts));

@@ -30,6 +30,9 @@ std::vector<std::int64_t> due_tokens(const KvPlan& plan, const std::vector<Group
 std::int64_t tokens_until_due(const KvPlan& plan, const LatentGroup& group,
                               const GroupTokens& tokens);
 std::int64_t tokens_until_codes(const KvPlan& plan, std::int64_t exact);
+// How many of `left` tokens a layer stores after so many, where it reads a prompt through codes, before some become
+// codes.
+std::int64_t coded_prompt_step(std::int64_t num_tokens, std::int64_t left);
 // The largest number of one layer's tokens that are stored twice, old and new, while `count` tokens
 // are decided.
 std::int64_t rows_decided_at_once(std::int64_t count);

@@ -57,21 +57,27 @@ constexpr CodedLayerForm kForms[] = {{"head", CodedScope::kHead},
                                      {"layer rotated", CodedScope::kLayer, kCodedPairs, true},
                                      {"group", CodedScope::kGroup}};
 
+// With sinks prompts are read tile by tile, otherwise layer by layer.
+struct ExactTokens {
+  std::int64_t sinks = 0, window = 0;
+};
+
 class CodedPrompts
-    : public ::testing::TestWithParam<std::tuple<CodedLayerForm, bool, std::int64_t, std::string>> {
+    : public ::testing::TestWithParam<std::tuple<CodedLayerForm, bool, ExactTokens, std::string>> {
  protected:
   SyntheticCheckpoint model_{.model_type = std::get<3>(GetParam())};
 
   // Codes have few bits, or eight.
   KvPlan plan(bool coarse) const {
-    const auto& [form, gain, sinks, model_type] = GetParam();
+    const auto& [form, gain, exact, model_type] = GetParam();
     CodedPlanOptions options = form.options(gain);
     options.codes_prompts = true;
     if (coarse) {
       testing::coarsen(options);
     }
     KvPlan plan = coded_plan(model_, options);
-    plan.compression.sink_tokens = sinks;
+    plan.compression.sink_tokens = exact.sinks;
+    plan.compression.window_tokens = exact.window;
     return plan;
   }
 };
@@ -96,15 +102,20 @@ TEST_P(CodedPrompts, DoNotDependOnTheCut) {
   EXPECT_LT(mean_error(cut(*engine, {1, 1}), whole), most);
   EXPECT_LT(mean_error(cut(*engine, {45, 9}), whole), most);
   EXPECT_LT(mean_error(cut(*load(model_, plan(true), pieces), {kCodedTokens}), whole), most);
-  const std::int64_t first = std::get<2>(GetParam()) + kTileTokens;  // that reads codes
+  const ExactTokens& tokens = std::get<2>(GetParam());
+  const std::int64_t first = tokens.sinks + tokens.window + kTileTokens;  // that reads codes
   EXPECT_LT(mean_error(whole.narrow(0, 0, first), exact.narrow(0, 0, first)), kRounding);
   EXPECT_GT(mean_error(whole[first], exact[first]), 10 * kRounding);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CodedPrompts,
                          ::testing::Combine(::testing::ValuesIn(kForms), ::testing::Bool(),
-                                            ::testing::Values(0, 2),
+                                            ::testing::Values(ExactTokens{}, ExactTokens{2, 0}),
                                             ::testing::Values("llama", "qwen3", "gemma2")));
+INSTANTIATE_TEST_SUITE_P(Windows, CodedPrompts,
+                         ::testing::Combine(::testing::ValuesIn(kForms), ::testing::Values(true),
+                                            ::testing::Values(ExactTokens{0, 32}),
+                                            ::testing::Values("llama", "gemma2")));
 
 TEST(CodedPromptBytes, AreTheFormulasAndTheForecastsAtEveryStep) {
   const SyntheticCheckpoint model;
@@ -130,6 +141,26 @@ TEST(CodedPromptBytes, AreTheFormulasAndTheForecastsAtEveryStep) {
                   forecast.bytes());
       }
       EXPECT_EQ(sequence.cache().coded(0).num_codes(), (kCodedTokens + 37 - 2) / 32 * 32);
+    }
+  }
+}
+
+// A prompt of several steps, of which some become codes before the next.
+TEST(CodedPromptBytes, ArePeaksOfStepsWhereLayersReadOneAfterTheOther) {
+  const SyntheticCheckpoint model;
+  for (const std::int64_t window : {0, 32}) {
+    KvPlan plan = coded_plan(model, {.scope = CodedScope::kHead, .codes_prompts = true});
+    plan.compression.sink_tokens = 0;
+    plan.compression.window_tokens = window;
+    const auto engine = load(model, plan, testing::cache_of("bfloat16"));
+    const std::int64_t page = engine->pool().page_tokens();
+    Sequence sequence = engine->new_sequence();
+    CacheForecast forecast(plan, KvDtype::kBFloat16, page);
+    for (const std::int64_t length : {1500, 2000}) {  // the second from a step's middle on
+      engine->prefill({&sequence}, {coded_ids(length)}, Engine::Rows::kLast);
+      EXPECT_EQ(forecast.read(length), engine->pool().peak_bytes());
+      EXPECT_EQ(forecast.bytes(), engine->pool().allocated_bytes());
+      testing::expect_exact_bytes(*engine, sequence);
     }
   }
 }
