@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
@@ -32,6 +33,11 @@ constexpr std::size_t kThreadsPerInterval = 32;  // reading them takes less than
 constexpr double kContended = 0.2;
 constexpr double kSeveralThreads = 1.1;  // cores: fewer do not show what several threads would meet
 constexpr int kCalmIntervals = 2;
+// In two intervals running. New threads wait for each other's core in one, 0.2 to 0.5, or in two, 0.3.
+constexpr double kLastingly = 0.35;
+constexpr double kWaitingBesideOne = 0.5;  // of a thread that shares its core with another
+
+std::atomic<int> others_cores = 0;
 
 // A thread that no signal interrupts, with a small stack: std::thread has those of the process's limit, which count as its
 // memory. `body` throws nothing.
@@ -192,12 +198,15 @@ class ThreadWaits::Watch {
       const Clock::time_point end = Clock::now();
       if (now) {
         const double seconds = std::chrono::duration<double>(end - start).count();
-        set_short(choice.after((now->running_seconds - before->running_seconds) / seconds,
-                               (now->waiting_seconds - before->waiting_seconds) / seconds));
+        choice.after((now->running_seconds - before->running_seconds) / seconds,
+                     (now->waiting_seconds - before->waiting_seconds) / seconds);
+        set_short(choice.are_short());
+        others_cores = choice.cores_of_others();
       }
       before = now;
       start = end;
     }
+    others_cores = 0;
   }
 
   void set_short(bool are_short) {
@@ -215,14 +224,31 @@ class ThreadWaits::Watch {
   SmallThread watcher_;  // last: it uses what stands before it, and is joined first
 };
 
-bool ThreadWaits::Choice::after(double running, double waiting) {
+void ThreadWaits::Choice::after(double running, double waiting) {
   if (waiting > kContended) {
     are_short_ = true;
     calm_intervals_ = 0;
   } else if (running > kSeveralThreads && ++calm_intervals_ >= kCalmIntervals) {
     are_short_ = false;
   }
-  return are_short_;
+  leave_cores(waiting);
+}
+
+void ThreadWaits::Choice::leave_cores(double waiting) {
+  const double recent = (waiting + waiting_before_) / 2;
+  const bool lasts = recent > kLastingly && std::min(waiting, waiting_before_) > kContended;
+  waiting_before_ = waiting;
+  ++intervals_;
+  if (lasts) {
+    if (others_ == 0) {
+      patience_ = intervals_ <= kTrial ? std::min(2 * patience_, kMostPatience) : kLeastPatience;
+    }
+    others_ = std::max({others_, 1, static_cast<int>(std::lround(recent / kWaitingBesideOne))});
+    intervals_ = 0;
+  } else if (others_ > 0 && intervals_ >= patience_) {
+    others_ = 0;
+    intervals_ = 0;
+  }
 }
 
 ThreadWaits::ThreadWaits(int threads) {
@@ -236,5 +262,7 @@ ThreadWaits::ThreadWaits(int threads) {
 ThreadWaits::~ThreadWaits() = default;
 
 bool ThreadWaits::are_short() const { return watch_ && watch_->are_short(); }
+
+int cores_of_others() { return others_cores; }
 
 }  // namespace kvc

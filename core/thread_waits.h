@@ -1,4 +1,5 @@
-// How OpenMP's threads wait for each other: in loops while the machine is theirs, asleep while others need its cores.
+// How OpenMP's threads share a machine: they wait for each other in loops while it is theirs, and asleep while others need
+// its cores.
 #pragma once
 
 #include <memory>
@@ -23,18 +24,31 @@ class ThreadWaits {
   // What decides, from one interval to the next.
   class Choice {
    public:
-    // Whether waits shall be short after an interval in which the threads ran on `running` cores and `waiting` threads waited
-    // for one, on average.
-    bool after(double running, double waiting);
+    // After an interval in which the threads ran on `running` cores and `waiting` threads waited for one, on average.
+    void after(double running, double waiting);
+
+    bool are_short() const { return are_short_; }
+    // Cores that others take. Once these are left to them nothing shows whether they still do, so from time to time none
+    // are: the longer, the more often in turn it was in vain.
+    int cores_of_others() const { return others_; }
 
    private:
+    void leave_cores(double waiting);
+
+    static constexpr int kTrial = 4, kLeastPatience = 10, kMostPatience = 80;  // intervals
     bool are_short_ = false;
-    int calm_intervals_ = 0;  // since others were last seen
+    int calm_intervals_ = 0;     // since others were last seen
+    double waiting_before_ = 0;  // in the interval before
+    int others_ = 0, patience_ = kLeastPatience;
+    int intervals_ = kTrial;  // since cores were last left to others, or no longer
   };
 
  private:
   class Watch;
   std::unique_ptr<Watch> watch_;  // null: nothing to do
 };
+
+// Cores that others take while this process's threads wait for one, as its ThreadWaits sees it; 0: none, or there is no such.
+int cores_of_others();
 
 }  // namespace kvc

@@ -9,9 +9,12 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <utility>
 
 namespace kvc {
 namespace {
+
+thread_local int planned = 0;  // 0: as many as ATen has
 
 // at::parallel_for, its threads in the caller's inference mode: a tensor that was made in it is changed in
 // it alone.
@@ -32,6 +35,22 @@ std::int64_t threads_for(std::int64_t count, std::int64_t piece) {
 }
 
 }  // namespace
+
+int planned_threads() { return planned > 0 ? planned : at::get_num_threads(); }
+
+FewerThreads::FewerThreads(int count)
+    : before_(at::get_num_threads()), planned_before_(std::exchange(planned, planned_threads())) {
+  if (count < before_) {
+    at::set_num_threads(std::max(count, 1));
+  }
+}
+
+FewerThreads::~FewerThreads() {
+  planned = planned_before_;
+  if (at::get_num_threads() != before_) {
+    at::set_num_threads(before_);
+  }
+}
 
 void parallel_pieces(std::int64_t count, std::int64_t grain,
                      const std::function<void(std::int64_t, std::int64_t)>& body) {

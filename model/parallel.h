@@ -26,6 +26,21 @@ void parallel_chunks(std::int64_t count, std::int64_t chunk,
 void parallel_shares(std::int64_t count, std::int64_t smallest,
                      const std::function<void(std::int64_t, std::int64_t)>& body);
 
+// Threads that work is cut for where results follow from the cut: ATen's, also while FewerThreads leave some of them out.
+int planned_threads();
+
+// While alive, ATen's loops of the calling thread run on `count` threads, or on those that they had if these are fewer.
+class FewerThreads {
+ public:
+  explicit FewerThreads(int count);
+  ~FewerThreads();
+  FewerThreads(const FewerThreads&) = delete;
+  FewerThreads& operator=(const FewerThreads&) = delete;
+
+ private:
+  int before_, planned_before_;
+};
+
 // Runs phases one after the other on at most `max_threads` threads: each thread calls body(thread, threads) of
 // every phase after all threads finished the one before. Cheaper than one loop per phase. Results must not depend
 // on the number of threads.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "runtime/compression/compression.h"
 #include "runtime/engine.h"
@@ -67,6 +68,11 @@ std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, con
                                         Rows rows) const {
   const TokenBatch batch = batch_after(caches, ids);
   const ThreadScope threads(layer_work(caches, batch.lengths));
+  std::optional<SharedCores> cores;
+  if (decoder_->dtype() !=
+      at::kFloat) {  // LibTorch's float32 products depend on the number of threads
+    cores.emplace();
+  }
   CachedAttention attention({*decoder_, *plan_, factors_, Pass::kExtend, *policy_, rebuilt_.get()},
                             caches, {}, part_times_.get());
   at::Tensor hidden_states;

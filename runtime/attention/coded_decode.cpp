@@ -181,7 +181,7 @@ PartialAttention attend_codes_partly(const CodedLayer& layer, const at::Tensor& 
     products += (last - first) * block.products_per_token();
   }
   const std::int64_t chunks =
-      std::clamp<std::int64_t>(products / kProductsPerThread, 1, at::get_num_threads());
+      std::clamp<std::int64_t>(products / kProductsPerThread, 1, planned_threads());
   const auto parts = split(first, last, chunks);
   const auto per_block = static_cast<std::int64_t>(parts.size());
   const auto count = static_cast<std::int64_t>(blocks.size()) * per_block;

@@ -78,7 +78,7 @@ void attend_ranges(const DecodeAttentionParams& params, const std::vector<RowRan
   KVC_CHECK(num_rows >= 1, "decode attention: no keys");
   const std::int64_t row = params.num_kv_heads * params.head_dim;
   const std::int64_t chunks =
-      std::clamp<std::int64_t>(num_rows * row / kElementsPerThread, 1, at::get_num_threads());
+      std::clamp<std::int64_t>(num_rows * row / kElementsPerThread, 1, planned_threads());
   const std::vector<Piece> pieces = split(ranges, num_rows, kElementsOfStart / row, chunks);
   const Partials work(pieces.size(), params.num_heads, width);
   std::vector<Phase> phases;

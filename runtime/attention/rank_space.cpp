@@ -60,7 +60,7 @@ class TileAttention {
         reconstruction_(reconstruction),
         rebuilt_(decoder, layer, reconstruction, num_positions),
         query_(query, num_kv_heads, attention_rule(decoder.config(), layer), rebuilt_.raw),
-        threads_(static_cast<std::size_t>(at::get_num_threads())),
+        threads_(static_cast<std::size_t>(planned_threads())),
         sums_(threads_, query.size(0), factors.value_rank) {
     sums_.clear();
   }

@@ -48,23 +48,69 @@ class NoChoiceOfUser {
   std::string policy_;
 };
 
+bool are_short_after(ThreadWaits::Choice& choice, double running, double waiting) {
+  choice.after(running, waiting);
+  return choice.are_short();
+}
+
 TEST(ThreadWaits, AreShortFromTheFirstIntervalBesideOthers) {
   ThreadWaits::Choice choice;
-  EXPECT_FALSE(choice.after(1.0, 0.0));
-  EXPECT_FALSE(choice.after(1.9, 0.08));
-  EXPECT_TRUE(choice.after(1.5, 0.45));
+  EXPECT_FALSE(are_short_after(choice, 1.0, 0.0));
+  EXPECT_FALSE(are_short_after(choice, 1.9, 0.08));
+  EXPECT_TRUE(are_short_after(choice, 1.5, 0.45));
 }
 
 TEST(ThreadWaits, StayShortUntilSeveralThreadsRanWithoutWaitingForACore) {
   ThreadWaits::Choice choice;
-  EXPECT_TRUE(choice.after(1.5, 0.45));
-  EXPECT_TRUE(choice.after(1.0, 0.0)) << "one thread shows nothing";
-  EXPECT_TRUE(choice.after(1.0, 0.0));
-  EXPECT_TRUE(choice.after(1.9, 0.02)) << "once may be luck";
-  EXPECT_TRUE(choice.after(1.5, 0.45));
-  EXPECT_TRUE(choice.after(1.9, 0.02)) << "counted anew";
-  EXPECT_FALSE(choice.after(1.9, 0.02));
-  EXPECT_FALSE(choice.after(1.0, 0.0));
+  EXPECT_TRUE(are_short_after(choice, 1.5, 0.45));
+  EXPECT_TRUE(are_short_after(choice, 1.0, 0.0)) << "one thread shows nothing";
+  EXPECT_TRUE(are_short_after(choice, 1.0, 0.0));
+  EXPECT_TRUE(are_short_after(choice, 1.9, 0.02)) << "once may be luck";
+  EXPECT_TRUE(are_short_after(choice, 1.5, 0.45));
+  EXPECT_TRUE(are_short_after(choice, 1.9, 0.02)) << "counted anew";
+  EXPECT_FALSE(are_short_after(choice, 1.9, 0.02));
+  EXPECT_FALSE(are_short_after(choice, 1.0, 0.0));
+}
+
+TEST(ThreadWaits, LeaveOneCoreToEveryOtherThreadThatStays) {
+  ThreadWaits::Choice choice;
+  for (const double waiting : {0.08, 0.48, 0.14, 0.24, 0.28, 0.02}) {  // new threads
+    choice.after(1.9, waiting);
+    EXPECT_EQ(choice.cores_of_others(), 0);
+  }
+  choice.after(1.5, 0.5);
+  EXPECT_EQ(choice.cores_of_others(), 0);
+  choice.after(1.5, 0.4);
+  EXPECT_EQ(choice.cores_of_others(), 1);
+  choice.after(14.0, 2.6);
+  EXPECT_EQ(choice.cores_of_others(), 3);
+  choice.after(14.0, 0.5);
+  EXPECT_EQ(choice.cores_of_others(), 3) << "those that are left do not show";
+}
+
+// Intervals until all cores are tried again, beside one loop that a trial meets at once.
+int intervals_left_alone(ThreadWaits::Choice& choice) {
+  choice.after(1.5, 0.5);
+  choice.after(1.5, 0.5);
+  int intervals = 0;
+  while (choice.cores_of_others() > 0 && intervals < 1000) {
+    choice.after(1.0, 0.05);
+    ++intervals;
+  }
+  return intervals;
+}
+
+TEST(ThreadWaits, TryAllCoresAgainTheLaterTheMoreOftenItWasInVain) {
+  ThreadWaits::Choice choice;
+  std::vector<int> intervals;
+  for (int i = 0; i < 6; ++i) {
+    intervals.push_back(intervals_left_alone(choice));
+  }
+  EXPECT_EQ(intervals, (std::vector{10, 20, 40, 80, 80, 80}));
+  for (int i = 0; i < 10; ++i) {  // the loop has ended
+    choice.after(1.9, 0.05);
+  }
+  EXPECT_EQ(intervals_left_alone(choice), 10);
 }
 
 // Twice as many threads as there are cores, all computing while alive.
@@ -102,14 +148,16 @@ TEST(ThreadWaits, KeepMoreThreadsThanCoresAsleepInACrowdAndEndThem) {
       const ThreadWaits waits(0);
       EXPECT_TRUE(comes_to(before + 1)) << "the one that watches";
       const Crowd crowd;
-      for (int i = 0; i < 3000 && !waits.are_short(); ++i) {
+      for (int i = 0; i < 3000 && (!waits.are_short() || cores_of_others() == 0); ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       }
       ASSERT_TRUE(waits.are_short());
+      EXPECT_GE(cores_of_others(), 1);
       // The owner of a team, and as many more threads as there are cores.
       EXPECT_TRUE(comes_to(before + crowd.size() + 2 + omp_get_num_procs()));
     }
     EXPECT_TRUE(comes_to(before));
+    EXPECT_EQ(cores_of_others(), 0);
   }
 }
 
