@@ -5,6 +5,7 @@
 
 #include "runtime/attention/decode.h"
 #include "runtime/attention/plain_attention.h"
+#include "runtime/attention/prompt_attention.h"
 #include "runtime/attention/segment_attention.h"
 
 namespace kvc {
@@ -81,8 +82,8 @@ at::Tensor attend_coded(const CodedLayer& layer, const at::Tensor& query,
   }
   const std::int64_t num_tokens =
       layer.coded.store.has_left ? positions[-1].item<std::int64_t>() + 1 : order.num_tokens();
-  return attend_segments(query, positions, coded_segments(layer, query.scalar_type(), num_tokens),
-                         attention_rule(config, layer.layer()));
+  return attend_text(query, positions, coded_segments(layer, query.scalar_type(), num_tokens),
+                     attention_rule(config, layer.layer()));
 }
 
 }  // namespace kvc

@@ -8,6 +8,7 @@
 #include "runtime/attention/cache_segments.h"
 #include "runtime/attention/decode.h"
 #include "runtime/attention/plain_attention.h"
+#include "runtime/attention/prompt_attention.h"
 #include "runtime/attention/rank_space.h"
 #include "runtime/attention/segment_attention.h"
 #include "runtime/attention/selective_attention.h"
@@ -186,7 +187,7 @@ at::Tensor attend_group(const GroupLayer& layer, const at::Tensor& query,
   if (!layer.group.store.slots().empty()) {
     segments.push_back(slot_segment(layer.group, layer.index, layer.alpha, num_tokens));
   }
-  return attend_segments(query, positions, segments, attention_rule(config, layer.layer()));
+  return attend_text(query, positions, segments, attention_rule(config, layer.layer()));
 }
 
 }  // namespace kvc

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/attention/prompt_attention.h"
 #include "runtime/attention/segment_attention.h"
 
 namespace kvc {
@@ -100,7 +101,7 @@ at::Tensor attend_plain(const Decoder& decoder, int layer, const KeyValueStore& 
   const at::Tensor exact_positions =
       store.positions ? store.positions->rows(at::kInt).to(at::kLong) : order.exact_positions();
   segments.push_back(segment_of(store.key.rows(dtype), store.value.rows(dtype), exact_positions));
-  return attend_segments(query, positions, segments, rule);
+  return attend_text(query, positions, segments, rule);
 }
 
 }  // namespace kvc

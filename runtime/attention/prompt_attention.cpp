@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -76,6 +77,36 @@ at::Tensor attend_capped(const at::Tensor& query, const at::Tensor& key, const a
                          rule);
 }
 
+struct TextRows {
+  at::Tensor key, value;  // [n, num_kv_heads, head_dim], of tokens 0 .. n - 1
+};
+
+// None if the segments hold other tokens than all up to the last query, or latents, or biases of scores.
+std::optional<TextRows> rows_of_text(const std::vector<Segment>& segments,
+                                     const at::Tensor& query_positions) {
+  std::vector<at::Tensor> keys, values, positions;
+  for (const Segment& segment : segments) {
+    if (!segment.value.defined() || segment.score_bias.defined()) {
+      return std::nullopt;
+    }
+    keys.push_back(segment.key);
+    values.push_back(segment.value);
+    positions.push_back(segment.positions);
+  }
+  const at::Tensor of_rows = at::cat(positions);
+  const std::int64_t n = of_rows.size(0), queries = query_positions.size(0);
+  const auto [sorted, order] = of_rows.sort();
+  if (n < queries || !at::equal(sorted, at::arange(n, at::kLong)) ||
+      !at::equal(query_positions, at::arange(n - queries, n, at::kLong))) {
+    return std::nullopt;
+  }
+  const auto in_order = [&](const std::vector<at::Tensor>& parts) {
+    const at::Tensor all = parts.size() == 1 ? parts.front() : at::cat(parts);
+    return at::equal(of_rows, sorted) ? all : all.index_select(0, order);
+  };
+  return TextRows{in_order(keys), in_order(values)};
+}
+
 }  // namespace
 
 void FirstRows::append(const at::Tensor& key, const at::Tensor& value, std::int64_t most) {
@@ -137,6 +168,15 @@ at::Tensor attend_prompt(const at::Tensor& query, const at::Tensor& key, const a
       .transpose(0, 1)
       .reshape({num_queries, -1})
       .to(query.scalar_type());
+}
+
+at::Tensor attend_text(const at::Tensor& query, const at::Tensor& query_positions,
+                       const std::vector<Segment>& segments, const AttentionRule& rule) {
+  const bool by_segments = rule.softcap != 0 && !can_attend_in_bfloat16(query, rule);
+  const std::optional<TextRows> rows =
+      by_segments ? std::nullopt : rows_of_text(segments, query_positions);
+  return rows ? attend_prompt(query, rows->key, rows->value, rule)
+              : attend_segments(query, query_positions, segments, rule);
 }
 
 }  // namespace kvc

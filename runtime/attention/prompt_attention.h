@@ -5,8 +5,10 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "model/config.h"
+#include "runtime/attention/segment_attention.h"
 
 namespace kvc {
 
@@ -50,5 +52,10 @@ class PromptKeys {
 // grow with n * T. [T, num_heads * value width] in the query's dtype.
 at::Tensor attend_prompt(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const AttentionRule& rule);
+
+// attend_segments, by attend_prompt where the segments hold a text's tokens 0 .. n - 1 in any order and the queries are
+// its last ones.
+at::Tensor attend_text(const at::Tensor& query, const at::Tensor& query_positions,
+                       const std::vector<Segment>& segments, const AttentionRule& rule);
 
 }  // namespace kvc
