@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "runtime/attention/prompt_attention.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -90,6 +91,30 @@ TEST(SegmentAttention, IsOneSoftmaxOverAllSegments) {
     const std::vector<Segment> reversed(segments.rbegin(), segments.rend());
     EXPECT_TRUE(
         tensors_close(attend_segments(query, range(15, 20), reversed, rule), expected, 1e-5));
+  }
+}
+
+// All tokens of a text, also in another order; texts that lack a token, that continue behind the queries, that have latents.
+TEST(SegmentAttention, ThatOfATextIsTheSame) {
+  const at::Tensor query = random_normal({5, kHeads, kHeadDim}, 1);
+  const Segment codes = plain_segment(range(2, 10), 10),
+                ends = plain_segment(at::cat({range(0, 2), range(10, 20)}), 20),
+                gap = plain_segment(at::cat({range(0, 1), range(10, 20)}), 20),
+                latents = latent_segment(range(2, 10), 10),
+                longer = plain_segment(range(20, 23), 30);
+  const std::vector<std::vector<Segment>> all = {{plain_segment(range(0, 20), 40)},
+                                                 {codes, ends},
+                                                 {ends, codes},
+                                                 {codes, gap},
+                                                 {codes, ends, longer},
+                                                 {latents, ends}};
+  for (const std::vector<Segment>& segments : all) {
+    for (const AttentionRule& rule :
+         {AttentionRule{}, AttentionRule{.window = 7}, AttentionRule{.window = 1, .scale = 0.9},
+          AttentionRule{.window = 9, .scale = 0.9, .softcap = 0.8}}) {
+      EXPECT_TRUE(tensors_close(attend_text(query, range(15, 20), segments, rule),
+                                brute_force(query, range(15, 20), segments, rule), 1e-5));
+    }
   }
 }
 
