@@ -14,6 +14,8 @@ namespace kvc {
 namespace {
 
 constexpr std::int64_t kQueriesPerBlock = 512;
+constexpr std::int64_t kFewQueries =
+    48;  // for which rows in another order cost more than their attention saves
 
 // [n, heads, width] as [1, heads, n, width]; zeros up to `width` change neither scores nor sums.
 at::Tensor padded_heads_first(const at::Tensor& x, std::int64_t width) {
@@ -172,7 +174,8 @@ at::Tensor attend_prompt(const at::Tensor& query, const at::Tensor& key, const a
 
 at::Tensor attend_text(const at::Tensor& query, const at::Tensor& query_positions,
                        const std::vector<Segment>& segments, const AttentionRule& rule) {
-  const bool by_segments = rule.softcap != 0 && !can_attend_in_bfloat16(query, rule);
+  const bool by_segments =
+      query.size(0) < kFewQueries || (rule.softcap != 0 && !can_attend_in_bfloat16(query, rule));
   const std::optional<TextRows> rows =
       by_segments ? std::nullopt : rows_of_text(segments, query_positions);
   return rows ? attend_prompt(query, rows->key, rows->value, rule)

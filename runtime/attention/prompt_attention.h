@@ -54,7 +54,7 @@ at::Tensor attend_prompt(const at::Tensor& query, const at::Tensor& key, const a
                          const AttentionRule& rule);
 
 // attend_segments, by attend_prompt where the segments hold a text's tokens 0 .. n - 1 in any order and the queries are
-// its last ones.
+// its last ones, many enough.
 at::Tensor attend_text(const at::Tensor& query, const at::Tensor& query_positions,
                        const std::vector<Segment>& segments, const AttentionRule& rule);
 

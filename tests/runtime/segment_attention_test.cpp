@@ -96,24 +96,27 @@ TEST(SegmentAttention, IsOneSoftmaxOverAllSegments) {
 
 // All tokens of a text, also in another order; texts that lack a token, that continue behind the queries, that have latents.
 TEST(SegmentAttention, ThatOfATextIsTheSame) {
-  const at::Tensor query = random_normal({5, kHeads, kHeadDim}, 1);
-  const Segment codes = plain_segment(range(2, 10), 10),
-                ends = plain_segment(at::cat({range(0, 2), range(10, 20)}), 20),
-                gap = plain_segment(at::cat({range(0, 1), range(10, 20)}), 20),
-                latents = latent_segment(range(2, 10), 10),
-                longer = plain_segment(range(20, 23), 30);
-  const std::vector<std::vector<Segment>> all = {{plain_segment(range(0, 20), 40)},
+  const Segment codes = plain_segment(range(2, 60), 10),
+                ends = plain_segment(at::cat({range(0, 2), range(60, 90)}), 20),
+                gap = plain_segment(at::cat({range(0, 1), range(60, 90)}), 20),
+                latents = latent_segment(range(2, 60), 10),
+                longer = plain_segment(range(90, 93), 30);
+  const std::vector<std::vector<Segment>> all = {{plain_segment(range(0, 90), 40)},
                                                  {codes, ends},
                                                  {ends, codes},
                                                  {codes, gap},
                                                  {codes, ends, longer},
                                                  {latents, ends}};
-  for (const std::vector<Segment>& segments : all) {
-    for (const AttentionRule& rule :
-         {AttentionRule{}, AttentionRule{.window = 7}, AttentionRule{.window = 1, .scale = 0.9},
-          AttentionRule{.window = 9, .scale = 0.9, .softcap = 0.8}}) {
-      EXPECT_TRUE(tensors_close(attend_text(query, range(15, 20), segments, rule),
-                                brute_force(query, range(15, 20), segments, rule), 1e-5));
+  for (const std::int64_t queries : {2, 70}) {
+    const at::Tensor query = random_normal({queries, kHeads, kHeadDim}, 1);
+    const at::Tensor positions = range(90 - queries, 90);
+    for (const std::vector<Segment>& segments : all) {
+      for (const AttentionRule& rule :
+           {AttentionRule{}, AttentionRule{.window = 7}, AttentionRule{.window = 1, .scale = 0.9},
+            AttentionRule{.window = 9, .scale = 0.9, .softcap = 0.8}}) {
+        EXPECT_TRUE(tensors_close(attend_text(query, positions, segments, rule),
+                                  brute_force(query, positions, segments, rule), 1e-5));
+      }
     }
   }
 }
