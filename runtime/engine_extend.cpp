@@ -1,10 +1,12 @@
 // Engine's reading of tokens as generation produces them.
+#include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 
+#include "core/thread_waits.h"
+#include "model/parallel.h"
 #include "runtime/compression/compression.h"
 #include "runtime/engine.h"
 #include "runtime/memory/memory_forecast.h"
@@ -39,6 +41,10 @@ TokenBatch batch_after(const std::vector<KvCache*>& caches, const Engine::Ids& i
   return batch;
 }
 
+// A step has hundreds of short loops, and each ends with its slowest thread: one on a core that other work takes runs at half
+// the speed of the others. LibTorch's float32 products depend on the number of threads, so such steps keep all of them.
+int cores_to_leave(at::ScalarType compute) { return compute == at::kFloat ? 0 : cores_of_others(); }
+
 }  // namespace
 
 // A sequence's ids that are still to be fed, and the logits of those that were.
@@ -68,11 +74,7 @@ std::vector<at::Tensor> Engine::forward(const std::vector<KvCache*>& caches, con
                                         Rows rows) const {
   const TokenBatch batch = batch_after(caches, ids);
   const ThreadScope threads(layer_work(caches, batch.lengths));
-  std::optional<SharedCores> cores;
-  if (decoder_->dtype() !=
-      at::kFloat) {  // LibTorch's float32 products depend on the number of threads
-    cores.emplace();
-  }
+  const FewerThreads own_cores(at::get_num_threads() - cores_to_leave(decoder_->dtype()));
   CachedAttention attention({*decoder_, *plan_, factors_, Pass::kExtend, *policy_, rebuilt_.get()},
                             caches, {}, part_times_.get());
   at::Tensor hidden_states;

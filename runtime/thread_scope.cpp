@@ -2,8 +2,6 @@
 
 #include <ATen/Parallel.h>
 
-#include "core/thread_waits.h"
-
 namespace kvc {
 namespace {
 
@@ -22,12 +20,6 @@ ThreadScope::ThreadScope(std::int64_t multiplications_per_layer) {
 ThreadScope::~ThreadScope() {
   if (restored_ > 0) {
     at::set_num_threads(restored_);
-  }
-}
-
-SharedCores::SharedCores() {
-  if (const int others = cores_of_others(); others > 0) {
-    fewer_.emplace(at::get_num_threads() - others);
   }
 }
 

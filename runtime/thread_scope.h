@@ -1,10 +1,7 @@
-// The threads of a pass, by its work and by who else needs the cores.
+// One thread for work that is too small for several.
 #pragma once
 
 #include <cstdint>
-#include <optional>
-
-#include "model/parallel.h"
 
 namespace kvc {
 
@@ -19,17 +16,6 @@ class ThreadScope {
 
  private:
   int restored_ = 0;  // 0: nothing was changed
-};
-
-// While alive, torch leaves cores to other work that takes them (cores_of_others). A step of generation has some hundred short
-// loops, and each ends with its slowest thread: one on a core that it shares takes twice as long as the others. Results stay
-// those of all threads.
-class SharedCores {
- public:
-  SharedCores();
-
- private:
-  std::optional<FewerThreads> fewer_;
 };
 
 }  // namespace kvc

@@ -57,10 +57,10 @@ at::Tensor attend(const at::Tensor& query, const Rows& coded, const Rows& exact,
 }
 
 // One layer's store while it reads a prompt.
-class PromptReader {
+class CodedPrompt {
  public:
-  PromptReader(const SourceContext& context, int layer, std::int64_t prompt_end,
-               at::ScalarType dtype, CodedStore& store)
+  CodedPrompt(const SourceContext& context, int layer, std::int64_t prompt_end,
+              at::ScalarType dtype, CodedStore& store)
       : context_(context),
         layer_(layer),
         prompt_end_(prompt_end),
@@ -95,8 +95,8 @@ class PromptReader {
       const std::int64_t first = rows.count();
       const DecodedTokens decoded =
           decode_tokens(coded, 0, first, std::min(kChunkTokens, count - first));
-      rows.append(turned(decoded.key.to(dtype_), first), decoded.value.to(dtype_),
-                  exact_start(prompt_end_ - 1, exact_tiles()));
+      rows.append(turned(decoded.key.to(dtype_), first), decoded.value,
+                  exact_start(prompt_end_ - 1, exact_tiles()), dtype_);
     }
   }
 
@@ -122,16 +122,17 @@ class PromptReader {
 
 at::Tensor read_coded_prompt(const SourceContext& context, int layer, const NewTokens& tokens,
                              const at::Tensor& query, CodedStore& store, PromptKeys& prompt) {
-  PromptReader reader(context, layer, tokens.prompt_end, query.scalar_type(), store);
-  const Rows exact = reader.store(tokens);
-  const std::int64_t end = reader.num_tokens();
-  const std::int64_t num_coded = exact_start(end - 1, reader.exact_tiles());
+  CodedPrompt coded_prompt(context, layer, tokens.prompt_end, query.scalar_type(), store);
+  const Rows exact = coded_prompt.store(tokens);
+  const std::int64_t end = coded_prompt.num_tokens();
+  const std::int64_t num_coded = exact_start(end - 1, coded_prompt.exact_tiles());
   FirstRows& rows = prompt.rows_of(layer);
-  reader.rebuild(num_coded, rows);
+  coded_prompt.rebuild(num_coded, rows);
   const Rows coded = num_coded > 0 ? Rows{rows.key(), rows.value()}
                                    : Rows{exact.key.narrow(0, 0, 0), exact.value.narrow(0, 0, 0)};
-  at::Tensor output = attend(query, coded, exact, end,
-                             attention_rule(context.decoder.config(), layer), reader.exact_tiles());
+  at::Tensor output =
+      attend(query, coded, exact, end, attention_rule(context.decoder.config(), layer),
+             coded_prompt.exact_tiles());
   if (end == tokens.prompt_end) {
     rows.clear();
   }

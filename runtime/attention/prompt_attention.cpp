@@ -102,19 +102,21 @@ std::optional<TextRows> rows_of_text(const std::vector<Segment>& segments,
       !at::equal(query_positions, at::arange(n - queries, n, at::kLong))) {
     return std::nullopt;
   }
-  const auto in_order = [&](const std::vector<at::Tensor>& parts) {
+  const bool is_sorted = at::equal(of_rows, sorted);
+  const auto in_order = [&, order = order](const std::vector<at::Tensor>& parts) {
     const at::Tensor all = parts.size() == 1 ? parts.front() : at::cat(parts);
-    return at::equal(of_rows, sorted) ? all : all.index_select(0, order);
+    return is_sorted ? all : all.index_select(0, order);
   };
   return TextRows{in_order(keys), in_order(values)};
 }
 
 }  // namespace
 
-void FirstRows::append(const at::Tensor& key, const at::Tensor& value, std::int64_t most) {
+void FirstRows::append(const at::Tensor& key, const at::Tensor& value, std::int64_t most,
+                       at::ScalarType type) {
   for (auto [rows, x] : {std::pair(&key_, &key), {&value_, &value}}) {
     if (count_ == 0) {
-      *rows = at::empty({most, x->size(1), x->size(2)}, x->scalar_type());
+      *rows = at::empty({most, x->size(1), x->size(2)}, type);
     }
     rows->narrow(0, count_, x->size(0)).copy_(*x);
   }
@@ -139,7 +141,7 @@ at::Tensor PromptKeys::attend(int layer, const at::Tensor& query, const at::Tens
   }
   FirstRows& rows = rows_of(layer);
   const at::ScalarType type = can_attend_in_bfloat16(key, {}) ? at::kBFloat16 : at::kFloat;
-  rows.append(key.to(type), value.to(type), num_tokens_);
+  rows.append(key, value, num_tokens_, type);
   at::Tensor output = attend_prompt(query, rows.key(), rows.value(), rule);
   if (rows.count() == num_tokens_) {
     rows.clear();

@@ -18,8 +18,9 @@ class FirstRows {
   std::int64_t count() const { return count_; }
   at::Tensor key() const { return key_.narrow(0, 0, count_); }  // [count, num_kv_heads, head_dim]
   at::Tensor value() const { return value_.narrow(0, 0, count_); }
-  // [n, num_kv_heads, head_dim]; there will be `most` rows, in the type of the first ones.
-  void append(const at::Tensor& key, const at::Tensor& value, std::int64_t most);
+  // [n, num_kv_heads, head_dim]; there will be `most` rows of `type`.
+  void append(const at::Tensor& key, const at::Tensor& value, std::int64_t most,
+              at::ScalarType type);
   void clear();
 
  private:

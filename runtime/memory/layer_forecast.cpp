@@ -140,12 +140,12 @@ std::int64_t CodedForecast::tokens_until_due() const {
 }
 
 void CodedForecast::read(int layer, std::int64_t count, std::int64_t prompt_end, PassBytes& pass) {
-  while (codes_prompts(plan()) && layer == layers_.back() && count > 0) {
-    const std::int64_t step = coded_prompt_step(tokens_.rows, count);
+  while (count > 0) {
+    const std::int64_t step =
+        codes_prompts(plan()) ? coded_prompt_step(tokens_.rows, count) : count;
     LayerForecast::read(layer, step, prompt_end, pass);
     count -= step;
   }
-  LayerForecast::read(layer, count, prompt_end, pass);
 }
 
 // How many codes stay when a prompt ends follows the text: none are taken to until new ones are made.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/store/row_store.h"
+
 namespace kvc {
 namespace {
 
@@ -56,8 +58,7 @@ std::int64_t tokens_until_codes(const KvPlan& plan, std::int64_t exact) {
 }
 
 std::int64_t coded_prompt_step(std::int64_t num_tokens, std::int64_t left) {
-  constexpr std::int64_t kStep = 1024;
-  return std::min(left, kStep - num_tokens % kStep);
+  return std::min(left, kChunkTokens - num_tokens % kChunkTokens);
 }
 
 std::int64_t rows_decided_at_once(std::int64_t count) {
