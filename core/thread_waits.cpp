@@ -17,6 +17,8 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 namespace kvc {
@@ -151,7 +153,7 @@ class SleepingTeam {
 // Sums over all threads of this process, since they were started.
 struct ThreadTimes {
   double running_seconds = 0, waiting_seconds = 0;  // on a core, and for one
-  std::size_t threads = 0;
+  std::set<std::string> threads;
 };
 
 std::optional<ThreadTimes> thread_times() {
@@ -162,7 +164,7 @@ std::optional<ThreadTimes> thread_times() {
     if (std::ifstream(task.path() / "schedstat") >> running >> waiting) {
       sums.running_seconds += running * 1e-9;
       sums.waiting_seconds += waiting * 1e-9;
-      ++sums.threads;
+      sums.threads.insert(task.path().filename());
     }
   }
   return sums.running_seconds > 0 ? std::optional(sums) : std::nullopt;
@@ -193,13 +195,14 @@ class ThreadWaits::Watch {
     }
     Clock::time_point start = Clock::now();
     Choice choice;
-    while (before && !ended_.wait_for(kInterval * (1 + before->threads / kThreadsPerInterval))) {
+    while (before && !ended_.wait_for(kInterval * (1 + before->threads.size() / kThreadsPerInterval))) {
       const std::optional<ThreadTimes> now = thread_times();
       const Clock::time_point end = Clock::now();
       if (now) {
         const double seconds = std::chrono::duration<double>(end - start).count();
         choice.after((now->running_seconds - before->running_seconds) / seconds,
-                     (now->waiting_seconds - before->waiting_seconds) / seconds);
+                     (now->waiting_seconds - before->waiting_seconds) / seconds,
+                     !std::ranges::includes(before->threads, now->threads));
         set_short(choice.are_short());
         others_cores = choice.cores_of_others();
       }
@@ -224,7 +227,19 @@ class ThreadWaits::Watch {
   SmallThread watcher_;  // last: it uses what stands before it, and is joined first
 };
 
-void ThreadWaits::Choice::after(double running, double waiting) {
+// New threads share a core with the one that started them until the system moves them, for some 100 ms: that is not other work.
+// Half of the time counts however often threads are started.
+bool ThreadWaits::Choice::settles(bool new_threads) {
+  if (new_threads && since_new_threads_ >= 2 * kSettling) {
+    since_new_threads_ = 0;
+  }
+  return since_new_threads_++ < kSettling;
+}
+
+void ThreadWaits::Choice::after(double running, double waiting, bool new_threads) {
+  if (settles(new_threads) && !are_short_) {
+    return;
+  }
   if (waiting > kContended) {
     are_short_ = true;
     calm_intervals_ = 0;

@@ -24,8 +24,9 @@ class ThreadWaits {
   // What decides, from one interval to the next.
   class Choice {
    public:
-    // After an interval in which the threads ran on `running` cores and `waiting` threads waited for one, on average.
-    void after(double running, double waiting);
+    // After an interval in which the threads ran on `running` cores and `waiting` threads waited for one, on average;
+    // `new_threads`: some were started in it.
+    void after(double running, double waiting, bool new_threads = false);
 
     bool are_short() const { return are_short_; }
     // Cores that others take. Once these are left to them nothing shows whether they still do, so from time to time none
@@ -33,10 +34,12 @@ class ThreadWaits {
     int cores_of_others() const { return others_; }
 
    private:
+    bool settles(bool new_threads);
     void leave_cores(double waiting);
 
-    static constexpr int kTrial = 4, kLeastPatience = 10, kMostPatience = 80;  // intervals
+    static constexpr int kSettling = 3, kTrial = 4, kLeastPatience = 10, kMostPatience = 80;  // intervals
     bool are_short_ = false;
+    int since_new_threads_ = 2 * kSettling;
     int calm_intervals_ = 0;     // since others were last seen
     double waiting_before_ = 0;  // in the interval before
     int others_ = 0, patience_ = kLeastPatience;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <string>
 #include <thread>
@@ -70,6 +71,33 @@ TEST(ThreadWaits, StayShortUntilSeveralThreadsRanWithoutWaitingForACore) {
   EXPECT_TRUE(are_short_after(choice, 1.9, 0.02)) << "counted anew";
   EXPECT_FALSE(are_short_after(choice, 1.9, 0.02));
   EXPECT_FALSE(are_short_after(choice, 1.0, 0.0));
+}
+
+// Intervals until waits are short, beside a loop, while threads are started in every interval in which `starts` says so.
+int intervals_until_short(const std::function<bool(int)>& starts) {
+  ThreadWaits::Choice choice;
+  int interval = 0;
+  while (!choice.are_short() && interval < 1000) {
+    choice.after(1.5, 0.45, starts(interval));
+    ++interval;
+  }
+  return interval;
+}
+
+TEST(ThreadWaits, AreNotShortBecauseOfNewThreads) {
+  EXPECT_EQ(intervals_until_short([](int) { return false; }), 1);
+  EXPECT_EQ(intervals_until_short([](int interval) { return interval == 0; }), 4) << "three intervals to settle";
+  EXPECT_EQ(intervals_until_short([](int) { return true; }), 4) << "others are seen however often threads are started";
+  ThreadWaits::Choice choice;
+  for (int i = 0; i < 100; ++i) {  // alone: new threads every ten intervals, which meet one another in three
+    choice.after(1.9, i % 10 < 3 ? 0.45 : 0.02, i % 10 == 0);
+    EXPECT_FALSE(choice.are_short()) << i;
+  }
+  choice.after(1.5, 0.45);
+  EXPECT_TRUE(choice.are_short());
+  choice.after(1.5, 0.45, true);
+  choice.after(1.9, 0.02, true);
+  EXPECT_TRUE(choice.are_short()) << "its own sleeping threads are new too";
 }
 
 TEST(ThreadWaits, LeaveOneCoreToEveryOtherThreadThatStays) {
