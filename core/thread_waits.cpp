@@ -195,7 +195,8 @@ class ThreadWaits::Watch {
     }
     Clock::time_point start = Clock::now();
     Choice choice;
-    while (before && !ended_.wait_for(kInterval * (1 + before->threads.size() / kThreadsPerInterval))) {
+    while (before &&
+           !ended_.wait_for(kInterval * (1 + before->threads.size() / kThreadsPerInterval))) {
       const std::optional<ThreadTimes> now = thread_times();
       const Clock::time_point end = Clock::now();
       if (now) {

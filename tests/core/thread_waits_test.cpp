@@ -86,10 +86,13 @@ int intervals_until_short(const std::function<bool(int)>& starts) {
 
 TEST(ThreadWaits, AreNotShortBecauseOfNewThreads) {
   EXPECT_EQ(intervals_until_short([](int) { return false; }), 1);
-  EXPECT_EQ(intervals_until_short([](int interval) { return interval == 0; }), 4) << "three intervals to settle";
-  EXPECT_EQ(intervals_until_short([](int) { return true; }), 4) << "others are seen however often threads are started";
+  EXPECT_EQ(intervals_until_short([](int interval) { return interval == 0; }), 4)
+      << "three intervals to settle";
+  EXPECT_EQ(intervals_until_short([](int) { return true; }), 4)
+      << "others are seen however often threads are started";
   ThreadWaits::Choice choice;
-  for (int i = 0; i < 100; ++i) {  // alone: new threads every ten intervals, which meet one another in three
+  for (int i = 0; i < 100;
+       ++i) {  // alone: new threads every ten intervals, which meet one another in three
     choice.after(1.9, i % 10 < 3 ? 0.45 : 0.02, i % 10 == 0);
     EXPECT_FALSE(choice.are_short()) << i;
   }
