@@ -37,8 +37,8 @@ class ThreadWaits {
     bool settles(bool new_threads);
     void leave_cores(double waiting);
 
-    static constexpr int kSettling = 3, kTrial = 4, kLeastPatience = 10,
-                         kMostPatience = 80;  // intervals
+    // Intervals.
+    static constexpr int kSettling = 3, kTrial = 4, kLeastPatience = 10, kMostPatience = 80;
     bool are_short_ = false;
     int since_new_threads_ = 2 * kSettling;
     int calm_intervals_ = 0;     // since others were last seen

@@ -60,10 +60,19 @@ make_venv() {
   [[ -x $1/bin/pip ]] || /usr/bin/env python3 -m venv "$1"
 }
 
+# By uv, which unpacks gigabytes in a fifth of pip's time and shares their files between environments; by pip where uv cannot
+# be had, or finds less: it knows nothing of pip's configuration but the index.
 pip_install() {
-  local venv=$1
+  local venv=$1 index
   shift
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --only-binary :all: "$@"
+  local pip=("$venv/bin/python" -m pip --disable-pip-version-check)
+  index=${PIP_INDEX_URL:-$("${pip[@]}" config get global.index-url 2>/dev/null || true)}
+  if [[ -x $venv/bin/uv ]] || "${pip[@]}" install --quiet --only-binary :all: "uv==$UV_VERSION"; then
+    "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" ${index:+--default-index "$index"} \
+      --only-binary :all: "$@" && return
+  fi
+  say "uv did not install it; trying pip"
+  "${pip[@]}" install --quiet --only-binary :all: "$@"
 }
 
 # libtorch_cpu.so loads without the other GPU libraries that the torch package asks for.

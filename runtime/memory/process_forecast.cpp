@@ -88,8 +88,8 @@ std::int64_t angle_bytes(const ModelConfig& config, const KvPlan& plan, KvDtype 
 }
 
 std::int64_t program_bytes() {
-  constexpr std::int64_t kTouchedLater = std::int64_t{16}
-                                         << 20;  // measured: 13 to 22 with two threads
+  // Measured: 13 to 22 MiB with two threads.
+  constexpr std::int64_t kTouchedLater = std::int64_t{16} << 20;
   std::ifstream file("/proc/self/statm");
   std::int64_t mapped = 0, resident = 0;
   return file >> mapped >> resident ? resident * ::sysconf(_SC_PAGESIZE) + kTouchedLater : 0;

@@ -91,8 +91,8 @@ TEST(ThreadWaits, AreNotShortBecauseOfNewThreads) {
   EXPECT_EQ(intervals_until_short([](int) { return true; }), 4)
       << "others are seen however often threads are started";
   ThreadWaits::Choice choice;
-  for (int i = 0; i < 100;
-       ++i) {  // alone: new threads every ten intervals, which meet one another in three
+  // Alone: new threads every ten intervals, which wait for each other's core in three.
+  for (int i = 0; i < 100; ++i) {
     choice.after(1.9, i % 10 < 3 ? 0.45 : 0.02, i % 10 == 0);
     EXPECT_FALSE(choice.are_short()) << i;
   }
