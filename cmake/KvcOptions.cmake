@@ -31,6 +31,9 @@ if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   target_compile_definitions(kvc_flags INTERFACE
     "HWY_DISABLED_TARGETS=(HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128|HWY_RVV)")
   target_compile_options(kvc_flags INTERFACE -Wno-psabi)
+else()
+  # Only processors from before 2012 have SSSE3 without SSE4.2 and AES: no fourth copy of each kernel for these.
+  target_compile_definitions(kvc_flags INTERFACE "HWY_DISABLED_TARGETS=HWY_SSSE3")
 endif()
 set(KVC_TIMEOUT_FACTOR 1)  # of the time limits of tests
 if(KVC_SANITIZE)  # -O1 -g1 compiles in a third of the time that -O2 -g takes and finds the same kinds of errors

@@ -8,7 +8,7 @@
 #include "convert/principal/principal_plan.h"
 #include "core/error.h"
 
-namespace kvc {
+namespace kvc::plan_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -266,4 +266,4 @@ TEST(Plan, RanksAreMultiplesOfWhatIsAskedFor) {
 }
 
 }  // namespace
-}  // namespace kvc
+}  // namespace kvc::plan_test

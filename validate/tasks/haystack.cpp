@@ -8,9 +8,9 @@ namespace kvc {
 namespace {
 
 constexpr std::string_view kSpace = " \t\r\n\f\v";
-constexpr std::string_view kNoise[] = {"The river runs down to the sea.",
-                                       "A lamp burns in the hall.", "Rain falls on the roof.",
-                                       "The road goes on and comes back again."};
+constexpr std::string_view kNoiseSentences[] = {
+    "The river runs down to the sea.", "A lamp burns in the hall.", "Rain falls on the roof.",
+    "The road goes on and comes back again."};
 
 // Whether a sentence ends with the word; quotes and brackets may follow its stop.
 bool ends_sentence(std::string_view word) {
@@ -75,7 +75,7 @@ std::vector<std::string> Prose::sentences(std::size_t start, std::size_t count) 
 std::vector<std::string> noise_sentences(std::size_t count) {
   std::vector<std::string> result;
   for (std::size_t i = 0; i < count; ++i) {
-    result.emplace_back(kNoise[i % std::size(kNoise)]);
+    result.emplace_back(kNoiseSentences[i % std::size(kNoiseSentences)]);
   }
   return result;
 }
