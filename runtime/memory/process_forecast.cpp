@@ -62,13 +62,16 @@ std::int64_t reading_bytes(const ModelConfig& config, at::ScalarType compute,
 
 std::int64_t compression_bytes(const KvPlan& plan, const TokenPolicy& policy,
                                const PromptSizes& prompts) {
-  constexpr std::int64_t kProductBuffers = std::int64_t{8} << 20;  // measured with two threads
+  // Measured with two threads.
+  constexpr std::int64_t kProductBuffers = std::int64_t{5} << 20;
+  constexpr std::int64_t kMergeBuffers = std::int64_t{6} << 20;
   if (policy.is_full() && plan.num_layers_from(KvSource::kPlain) == plan.num_layers()) {
     return 0;
   }
   const std::int64_t merged =
       policy.residual_slots > 0
-          ? prompts.longest * plan.kv_dim() * static_cast<std::int64_t>(sizeof(float))
+          ? prompts.longest * plan.kv_dim() * static_cast<std::int64_t>(sizeof(float)) +
+                kMergeBuffers
           : 0;
   const std::int64_t rebuilt =  // of codes, and exact ones beside them
       codes_prompts(plan) ? std::min(prompts.longest, prompts.piece) * 2 * 2 * plan.kv_dim() *
@@ -88,11 +91,18 @@ std::int64_t angle_bytes(const ModelConfig& config, const KvPlan& plan, KvDtype 
 }
 
 std::int64_t program_bytes() {
-  // Measured: 13 to 22 MiB with two threads.
-  constexpr std::int64_t kTouchedLater = std::int64_t{16} << 20;
+  // Measured with two threads: a run touches 1.15 to 1.35 times as many pages of files, whose number depends on how the
+  // system holds these files: 61 to 87 MiB of the same ones.
+  constexpr double kFilesTouchedLater = 0.24;
+  constexpr std::int64_t kKeptByProducts = std::int64_t{4} << 20;
   std::ifstream file("/proc/self/statm");
-  std::int64_t mapped = 0, resident = 0;
-  return file >> mapped >> resident ? resident * ::sysconf(_SC_PAGESIZE) + kTouchedLater : 0;
+  std::int64_t mapped = 0, resident = 0, of_files = 0;  // pages
+  if (!(file >> mapped >> resident >> of_files)) {
+    return 0;
+  }
+  const auto touched_later =
+      static_cast<std::int64_t>(kFilesTouchedLater * static_cast<double>(of_files));
+  return (resident + touched_later) * ::sysconf(_SC_PAGESIZE) + kKeptByProducts;
 }
 
 }  // namespace kvc
