@@ -13,7 +13,6 @@
 #include "core/output.h"
 #include "core/progress.h"
 #include "model/config.h"
-#include "validate/evaluation_text.h"
 #include "validate/report.h"
 #include "validate/validate.h"
 
@@ -90,9 +89,7 @@ void print_result(const PipelineOptions& options, const std::optional<Validation
     return;
   }
   if (report) {
-    fmt::print("{}\n", summary_line(*report));
-    const std::string warning = calibration_warning(*report);
-    fmt::print("{}{}", warning, warning.empty() ? "" : "\n");
+    fmt::print("{}", summary_lines(*report));
   } else if (gain) {
     fmt::print("{}\n", to_text(*gain));
   }

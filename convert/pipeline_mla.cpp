@@ -98,7 +98,7 @@ void print_result(const PipelineOptions& options, const Verdict& verdict) {
                          {"coded", to_json(verdict.coded)}};
     std::fputs(dump_json(result).c_str(), stdout);
   } else {
-    fmt::print("{}\n{}\n", summary_line(verdict.mla), verdict_line(verdict));
+    fmt::print("{}{}\n", summary_lines(verdict.mla), verdict_line(verdict));
   }
   log_info(fmt::format("wrote {}", options.out.string()));
 }

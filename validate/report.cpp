@@ -158,10 +158,13 @@ std::string summary_line(const ValidationReport& report) {
       measured.perplexity_ratio, 100 * measured.same_top.mean, gain);
 }
 
-std::string text_report(const ValidationReport& report) {
-  std::string text = summary_line(report) + "\n";
+std::string summary_lines(const ValidationReport& report) {
   const std::string warning = calibration_warning(report);
-  text += warning.empty() ? "\n" : warning + "\n\n";
+  return summary_line(report) + "\n" + (warning.empty() ? "" : warning + "\n");
+}
+
+std::string text_report(const ValidationReport& report) {
+  std::string text = summary_lines(report) + "\n";
   text += row("", "continuation", "teacher-forced");
   text += row("scored positions", std::to_string(report.continuation.num_positions),
               std::to_string(report.teacher_forced.num_positions));

@@ -143,6 +143,8 @@ Json to_json(const ValidationReport& report);
 // "kept_ratio 0.50 of 1024 tokens  KLD 0.0123 ± 0.0004  perplexity ratio 1.004  same top 97.1 %", and of conversions
 // "  pays from ..."
 std::string summary_line(const ValidationReport& report);
+// That line, and one more where the evaluation text is far from the calibration text; each with its end.
+std::string summary_lines(const ValidationReport& report);
 // The numbers of both settings as a table for a terminal.
 std::string text_report(const ValidationReport& report);
 

@@ -35,6 +35,12 @@ class LatentAttention(ProgramTest):
         self.assertEqual(2 * exported["kv"]["bytes"], original["kv"]["bytes"])
         self.assertEqual(listing(STORIES), before)
 
+    def test_text_of_another_kind_is_named(self):
+        process = self.run_ok("kvconvert", STORIES, *self.MLA, "--kept-ratio", "0.5", "--mla-allowed", "9", "--calibration", "builtin",
+                              "--validation-text", DATA / "texts" / "tinystories_heldout.txt", "--out", self.directory / "out")
+        summary, warning, verdict = process.stdout.strip().splitlines()
+        self.assertIn("of another kind than the calibration text", warning)
+
     def test_the_same_inputs_give_the_same_bytes(self):
         for name in ("a", "b"):
             self.run_ok("kvconvert", STORIES, *self.MLA, "--kept-ratio", "0.5", "--mla-allowed", "9", "--out",
