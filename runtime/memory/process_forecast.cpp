@@ -64,14 +64,14 @@ std::int64_t compression_bytes(const KvPlan& plan, const TokenPolicy& policy,
                                const PromptSizes& prompts) {
   // Measured with two threads.
   constexpr std::int64_t kProductBuffers = std::int64_t{5} << 20;
-  constexpr std::int64_t kMergeBuffers = std::int64_t{6} << 20;
+  constexpr std::int64_t kMergeBuffers = std::int64_t{11} << 20;
   if (policy.is_full() && plan.num_layers_from(KvSource::kPlain) == plan.num_layers()) {
     return 0;
   }
-  const std::int64_t merged =
+  const std::int64_t merged =  // keys in float32, which score and merge
       policy.residual_slots > 0
-          ? prompts.longest * plan.kv_dim() * static_cast<std::int64_t>(sizeof(float)) +
-                kMergeBuffers
+          ? std::max(kMergeBuffers,
+                     prompts.longest * plan.kv_dim() * static_cast<std::int64_t>(sizeof(float)))
           : 0;
   const std::int64_t rebuilt =  // of codes, and exact ones beside them
       codes_prompts(plan) ? std::min(prompts.longest, prompts.piece) * 2 * 2 * plan.kv_dim() *

@@ -53,8 +53,10 @@ TEST(ProcessForecast, CompressingTakesMoreWhereTokensMerge) {
       compression_bytes(plan, parse_token_policy("zeromerge:budget=16"), prompts);
   const std::int64_t dropping =
       compression_bytes(plan, parse_token_policy("snapkv:budget=64"), prompts);
-  constexpr std::int64_t kBuffers = std::int64_t{6} << 20;
-  EXPECT_EQ(merging, dropping + 60 * 4 * 4 + kBuffers);
+  EXPECT_EQ(merging, dropping + (std::int64_t{11} << 20));
+  const PromptSizes longer{.all = 10000000, .longest = 8000000, .piece = 10};
+  EXPECT_EQ(compression_bytes(plan, parse_token_policy("zeromerge:budget=16"), longer),
+            dropping + 8000000 * 4 * 4);
   plan.layers = {KvSource::kCoded, KvSource::kPlain};
   EXPECT_EQ(compression_bytes(plan, {}, prompts), dropping);
 }
