@@ -231,10 +231,12 @@ class ThreadWaits::Watch {
 // New threads share a core with the one that started them until the system moves them, for some 100 ms: that is not other work.
 // Half of the time counts however often threads are started.
 bool ThreadWaits::Choice::settles(bool new_threads) {
-  if (new_threads && since_new_threads_ >= 2 * kSettling) {
-    since_new_threads_ = 0;
+  if (new_threads && since_settling_ >= 2 * kSettling) {
+    since_settling_ = 0;
   }
-  return since_new_threads_++ < kSettling;
+  const bool settles = since_settling_ < kSettling;
+  since_settling_ = std::min(since_settling_ + 1, 2 * kSettling);
+  return settles;
 }
 
 void ThreadWaits::Choice::after(double running, double waiting, bool new_threads) {

@@ -40,9 +40,9 @@ class ThreadWaits {
     // Intervals.
     static constexpr int kSettling = 3, kTrial = 4, kLeastPatience = 10, kMostPatience = 80;
     bool are_short_ = false;
-    int since_new_threads_ = 2 * kSettling;
-    int calm_intervals_ = 0;     // since others were last seen
-    double waiting_before_ = 0;  // in the interval before
+    int since_settling_ = 2 * kSettling;  // since threads were new, or no longer
+    int calm_intervals_ = 0;              // since others were last seen
+    double waiting_before_ = 0;           // in the interval before
     int others_ = 0, patience_ = kLeastPatience;
     int intervals_ = kTrial;  // since cores were last left to others, or no longer
   };

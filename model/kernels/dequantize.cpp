@@ -80,7 +80,7 @@ void dequantize(const Int8Matrix& matrix, std::int64_t first, std::int64_t last,
     case WeightElement::kBFloat16:
       return dequantize_rows(matrix, first, last, static_cast<hwy::bfloat16_t*>(out));
     case WeightElement::kFloat16:
-#if HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4
+#if HWY_TARGET == HWY_SSE4
       // Without an instruction for it Highway rounds otherwise.
       return dequantize_int8_reference(matrix, first, last, to, out);
 #else

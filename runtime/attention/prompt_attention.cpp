@@ -14,8 +14,8 @@ namespace kvc {
 namespace {
 
 constexpr std::int64_t kQueriesPerBlock = 512;
-constexpr std::int64_t kFewQueries =
-    48;  // for which rows in another order cost more than their attention saves
+// For fewer, rows in another order cost more than their attention saves.
+constexpr std::int64_t kFewQueries = 48;
 
 // [n, heads, width] as [1, heads, n, width]; zeros up to `width` change neither scores nor sums.
 at::Tensor padded_heads_first(const at::Tensor& x, std::int64_t width) {

@@ -22,8 +22,8 @@ struct PromptSizes {
 // the next piece (BlockCache).
 std::int64_t reading_bytes(const ModelConfig& config, at::ScalarType compute,
                            const PromptSizes& prompts);
-// What compressing them takes beside: buffers of products in float32; keys in float32 where a token policy merges; a piece's
-// rows where prompts are read through codes; what directions of a request are found with.
+// What compressing them takes beside: buffers of products in float32; where a token policy merges, keys in float32 or its
+// buffers, whichever are larger; a piece's rows where prompts are read through codes; what directions of a request are found with.
 std::int64_t compression_bytes(const KvPlan& plan, const TokenPolicy& policy,
                                const PromptSizes& prompts);
 // Angles of so many positions, which kernels read if keys are stored before RoPE (RopeTable::rows_of_positions).

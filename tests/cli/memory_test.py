@@ -30,7 +30,7 @@ class Memory(MemoryTest):
         self.assertLess(most, 200 * MIB)
 
     def test_a_text_fits_compressed_that_does_not_fit_plain(self):
-        self.check_fits_compressed(8192)
+        self.check_fits_compressed(16384)
 
 
 if __name__ == "__main__":
