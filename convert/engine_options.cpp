@@ -41,13 +41,10 @@ void suit_engine(const Given& given, PipelineOptions& options) {
   const bool latents = serves_latents(options.engine, settings.method);
   const bool fused = serves_fused(options.engine, settings.method);
   KVC_CHECK_USAGE(!given("--method") || latents || fused || settings.method == "coded",
-                  "--for {}: requires --method coded, pca, xkv-static, palu{}, found {}; "
-                  "leave --method out, or leave --for out and pass --export folded",
-                  engine,
-                  options.engine == ServingEngine::kTransformers
-                      ? ", commonkv, fusedkv, fusedkv-lite, yoco or cla"
-                      : " or commonkv",
-                  settings.method);
+                  "--for {}: requires --method coded, pca, xkv-static, palu, commonkv, fusedkv, "
+                  "fusedkv-lite, yoco or cla, found {}; leave --method out, or leave --for out and "
+                  "pass --export folded",
+                  engine, settings.method);
   KVC_CHECK_USAGE(options.format == ExportFormat::kFactored,
                   "--for {}: reads factored exports, found --export; leave --export out", engine);
   if ((latents || fused) && given("--method")) {

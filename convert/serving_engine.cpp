@@ -29,6 +29,9 @@ constexpr std::array<std::string_view, 4> kLatentMethods = {"pca", "xkv-static",
 constexpr std::array<std::string_view, 4> kFusedMethods = {"fusedkv", "fusedkv-lite", "yoco",
                                                            "cla"};
 
+// Are queries, keys and values of one matrix? As in python/kvconvert/plans.py.
+bool has_one_projection(std::string_view model_type) { return model_type == "phi3"; }
+
 template <std::size_t count>
 bool is_among(const std::array<std::string_view, count>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -57,7 +60,11 @@ bool vllm_serves(const KvPlan& plan, std::string_view model_type) {
                        policy.sink_tokens == 0 && policy.window_tokens == 0 &&
                        policy.block_tokens == 1;
   const bool codes = codes_first_token(plan) && policy.window_tokens % kQuantisedTokens == 0;
-  return serves_family(ServingEngine::kVllm, model_type) && (latents || codes);
+  const bool fused =
+      serves_fused(ServingEngine::kVllm, plan.method) && !has_one_projection(model_type) &&
+      std::none_of(plan.fused.begin(), plan.fused.end(),
+                   [](const auto& layer) { return layer.form == FusionForm::kFull; });
+  return serves_family(ServingEngine::kVllm, model_type) && (latents || codes || fused);
 }
 
 bool serves_latents(ServingEngine engine, std::string_view method) {
@@ -65,7 +72,7 @@ bool serves_latents(ServingEngine engine, std::string_view method) {
 }
 
 bool serves_fused(ServingEngine engine, std::string_view method) {
-  return engine == ServingEngine::kTransformers && is_among(kFusedMethods, method);
+  return engine != ServingEngine::kKvrun && is_among(kFusedMethods, method);
 }
 
 void check_served_method(ServingEngine engine, const ConvertSettings& settings,
@@ -94,7 +101,7 @@ void check_served_method(ServingEngine engine, const ConvertSettings& settings,
                   name, settings.kv_dtype);
   const bool changes_projections =
       fused || settings.method == "palu" || settings.method == "commonkv";
-  KVC_CHECK_USAGE(!changes_projections || model_type != "phi3",
+  KVC_CHECK_USAGE(!changes_projections || !has_one_projection(model_type),
                   "--for {}: has one matrix for the queries, keys and values of {}, so it "
                   "does not run {}; pass --method pca, or leave --for out",
                   name, model_type, settings.method);
@@ -134,6 +141,18 @@ std::vector<std::string> serving_limits(ServingEngine engine, const KvPlan& plan
     limits.push_back(
         "vLLM will refuse --tensor-parallel-size above 1: a latent is of all KV heads; --method "
         "coded --scope head allows it");
+  }
+  if (any(plan.fused, [](const FusedLayer& layer) {
+        return !layer.key_heads.empty() || !layer.value_heads.empty();
+      })) {
+    limits.push_back(
+        "vLLM will refuse --tensor-parallel-size above 1: heads read other heads of the layers "
+        "below; --head-map same allows it");
+  }
+  if (!plan.fused.empty()) {
+    limits.push_back(
+        "vLLM will refuse --pipeline-parallel-size that parts fused layers from those that they "
+        "read; --method coded allows any");
   }
   if (groups) {
     limits.push_back(fmt::format(

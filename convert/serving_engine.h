@@ -11,7 +11,7 @@
 namespace kvc {
 
 // Engine of --for. vLLM and transformers read prompts through codes, and keep no sinks beside them, and windows of whole tiles.
-// Beside latents vLLM keeps neither, and a generated token becomes a latent at once.
+// Beside latents vLLM keeps neither, and a generated token becomes a latent at once. Plain layers below fused ones are exact.
 enum class ServingEngine { kKvrun, kTransformers, kVllm };
 
 std::string to_string(ServingEngine);

@@ -8,6 +8,7 @@ from kvconvert.plans import exact_tokens, read_config
 
 # What a method other than `coded` has to be converted with, so that transformers runs it.
 LATENT_METHODS = "pca, xkv-static, palu and commonkv --merge none"
+FUSED_METHODS = "fusedkv, fusedkv-lite, yoco and cla"
 
 
 class ConvertedCheckpoint:
@@ -17,6 +18,7 @@ class ConvertedCheckpoint:
     """
 
     stores: list[list[int]]
+    exact_tiles = 1  # last tiles of a sequence that a query reads exactly, its own included
 
     def __init__(self, directory: str | pathlib.Path):
         self.directory = pathlib.Path(directory)
@@ -65,4 +67,4 @@ class ConvertedCheckpoint:
         sources = ", ".join(sorted(set(self.plan["layers"]) - {"coded"})) or "coded"
         return ConversionError(
             f"{self.path}: method {self.plan['method']} with {sources} layers does not run in {engine}; run it with kvrun, convert "
-            f"with --method coded (in transformers also {LATENT_METHODS}), or export with --export folded")
+            f"with --method coded, {LATENT_METHODS}, or {FUSED_METHODS}, or export with --export folded")

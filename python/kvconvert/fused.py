@@ -66,7 +66,10 @@ class Fusion:
 
 
 class FusedCheckpoint(ConvertedCheckpoint):
-    """A converted directory whose layers are fused or plain. Raises ConversionError for any other directory."""
+    """A converted directory whose layers are fused or plain. Raises ConversionError for any other directory.
+
+    stores: the fused layers and those that they read.
+    """
 
     takes = staticmethod(is_fused)
 
@@ -80,17 +83,22 @@ class FusedCheckpoint(ConvertedCheckpoint):
         if reason is not None:
             raise ConversionError(f"{self.path}: method {self.plan['method']}: kvrun alone runs {reason}, or run it with kvrun")
         self.check_covers("fused", "fused", sorted(self.layers))
-        self.stores = []
+        read = {source for layer in self.layers for part in ("key", "value") for source in self._sources(layer, part)}
+        self.stores = [sorted({*self.layers, *read})]
         self.files = self.open_files()
 
-    def fusion(self, layer: int, part: str, num_turned: int) -> Fusion:
-        """part: key or value. num_turned: pairs of channels that RoPE turns."""
-        spec = self.layers[layer]
+    def _sources(self, layer: int, part: str) -> list[int]:
         with self.reading_plan():
-            sources, heads = spec[f"{part}_sources"], spec.get(f"{part}_heads")
+            sources = [int(source) for source in self.layers[layer][f"{part}_sources"]]
         if not all(0 <= source < layer and self.plan["layers"][source] == "plain" for source in sources):
             raise ConversionError(f"{self.path}: kvconvert.plan.fused: layer {layer} reads {sources}, expected plain layers below "
                                   "it; convert again")
+        return sources
+
+    def fusion(self, layer: int, part: str, num_turned: int) -> Fusion:
+        """part: key or value. num_turned: pairs of channels that RoPE turns."""
+        spec, sources = self.layers[layer], self._sources(layer, part)
+        heads = spec.get(f"{part}_heads")
         turned = part == "key" and spec["form"] == "complex"
         width = self.num_kv_heads * self.head_dim
         weight = self.files.get(f"kvconvert.fused.{layer}.{part}",

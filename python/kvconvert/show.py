@@ -113,7 +113,7 @@ def show(directory: str | os.PathLike) -> Conversion:
         replaced = sum(group.replaces_projections for group in groups)
         grown -= replaced * layer_bytes * text["hidden_size"]
     elif fused.is_fused(plan):
-        served_by += ["transformers"] if fused.why_refused(conversion) is None else []
+        served_by += ["transformers", "vLLM"] if fused.why_refused(conversion) is None else []
         sink = window = 0  # all tokens of plain layers are exact; the plan's numbers are not used
         size = plan["layers"].count("plain") * layer_bytes
         grown -= plan["layers"].count("fused") * layer_bytes * text["hidden_size"]

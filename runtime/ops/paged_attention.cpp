@@ -5,6 +5,7 @@
 #include "runtime/kernels/coded_attention.h"
 #include "runtime/ops/head_rows.h"
 #include "runtime/ops/paged_codes.h"
+#include "runtime/ops/partial_memory.h"
 
 namespace kvc {
 namespace {
@@ -22,22 +23,6 @@ struct Task {
   std::int64_t sequence, heads;
   std::int64_t first, last;  // tokens
   std::int64_t partial;      // its number
-};
-
-// Partial softmaxes of `num_heads` heads each.
-class PartialMemory {
- public:
-  PartialMemory(std::int64_t count, std::int64_t num_heads, std::int64_t width)
-      : num_heads_(num_heads), width_(width), numbers_(at(count * num_heads * (width + 2))) {}
-
-  AttentionPartial operator[](std::int64_t index) {
-    float* from = numbers_.data() + index * num_heads_ * (width_ + 2);
-    return {.max = from, .sum = from + num_heads_, .output = from + 2 * num_heads_, .scores = {}};
-  }
-
- private:
-  std::int64_t num_heads_, width_;
-  std::vector<float> numbers_;
 };
 
 }  // namespace

@@ -25,10 +25,6 @@ const float* or_null(const std::vector<float>& numbers) {
   return numbers.empty() ? nullptr : numbers.data();
 }
 
-AttentionPartial partial_at(float* from, std::int64_t num_heads) {
-  return {.max = from, .sum = from + num_heads, .output = from + 2 * num_heads, .scores = {}};
-}
-
 }  // namespace
 
 PagedLatents::PagedLatents(const Shape& shape, const Factors& factors)
@@ -120,7 +116,8 @@ DecodeAttentionParams PagedLatents::params(const HeadRows& query, std::int64_t r
 }
 
 void PagedLatents::attend_part(const LatentPages& pages, const Sequences& sequences,
-                               const Part& part, const HeadRows& query, float* partials) const {
+                               const Part& part, const HeadRows& query,
+                               PartialMemory& partials) const {
   const std::int64_t heads = shape_.num_heads, count = part.last - part.first;
   const auto blocks =
       places(pages, sequences.pages + part.sequence * sequences.stride, part.first, part.last);
@@ -139,8 +136,7 @@ void PagedLatents::attend_part(const LatentPages& pages, const Sequences& sequen
   std::vector<float> numbers(at(heads * shape_.head_dim));
   const std::int64_t begin = sequences.starts[part.sequence];
   for (std::int64_t row = begin; row < sequences.starts[part.sequence + 1]; ++row) {
-    const AttentionPartial own = partial_at(
-        partials + (part.partial + row - begin) * heads * (shape_.value_rank + 2), heads);
+    const AttentionPartial own = partials[part.partial + row - begin];
     std::fill_n(own.max, heads, -INFINITY);
     const std::int64_t hidden = first_seen(sequences.past[part.sequence] + row - begin);
     if (hidden < part.last) {
@@ -155,11 +151,10 @@ void PagedLatents::join(std::vector<AttentionPartial> partials, std::int64_t fir
                         const HeadRows& output) const {
   const std::int64_t heads = shape_.num_heads, head_dim = shape_.head_dim;
   const std::int64_t per_kv = heads / shape_.num_kv_heads, channels = heads * head_dim;
-  std::vector<float> memory(at(2 * (channels + 2 * heads)));
+  PartialMemory memory(2, heads, head_dim);
   std::vector<AttentionPartial> both;
   const auto next = [&] {
-    both.push_back(partial_at(
-        memory.data() + static_cast<std::int64_t>(both.size()) * (channels + 2 * heads), heads));
+    both.push_back(memory[static_cast<std::int64_t>(both.size())]);
     return both.back();
   };
   std::erase_if(partials, [](const AttentionPartial& part) { return part.max[0] == -INFINITY; });
@@ -204,7 +199,7 @@ void PagedLatents::attend(const LatentPages& pages, const Sequences& sequences,
                           const Parallel& parallel) const {
   const std::vector<Part> parts = parts_of(sequences);
   const auto num_parts = static_cast<std::int64_t>(parts.size());
-  const std::int64_t heads = shape_.num_heads, size = heads * (shape_.value_rank + 2);
+  const std::int64_t heads = shape_.num_heads;
   std::vector<std::vector<std::int64_t>> of_query(
       at(sequences.starts[sequences.count]));  // partials
   std::int64_t num_partials = 0, tokens = 0;
@@ -215,7 +210,7 @@ void PagedLatents::attend(const LatentPages& pages, const Sequences& sequences,
       of_query[at(row)].push_back(num_partials++);
     }
   }
-  std::vector<float> partials(at(num_partials * size));
+  PartialMemory partials(num_partials, heads, shape_.value_rank);
   const std::int64_t of_token =
       kv_dim() * shape_.key_rank + heads * (shape_.head_dim + shape_.value_rank);
   const auto least = [](std::int64_t count, std::int64_t products) {
@@ -224,7 +219,7 @@ void PagedLatents::attend(const LatentPages& pages, const Sequences& sequences,
   parallel(num_parts, least(num_parts, tokens * of_token),
            [&](std::int64_t begin, std::int64_t end) {
              for (std::int64_t i = begin; i < end; ++i) {
-               attend_part(pages, sequences, parts[at(i)], query, partials.data());
+               attend_part(pages, sequences, parts[at(i)], query, partials);
              }
            });
   const std::int64_t of_sequence = heads * shape_.head_dim * (shape_.value_rank + 2);
@@ -234,7 +229,7 @@ void PagedLatents::attend(const LatentPages& pages, const Sequences& sequences,
       for (std::int64_t row = start; row < sequences.starts[sequence + 1]; ++row) {
         std::vector<AttentionPartial> own;
         for (const std::int64_t index : of_query[at(row)]) {
-          own.push_back(partial_at(partials.data() + index * size, heads));
+          own.push_back(partials[index]);
         }
         const std::int64_t past = sequences.past[sequence];
         const std::int64_t hidden = first_seen(past + row - start) - past;  // of the exact rows

@@ -9,6 +9,7 @@
 
 #include "runtime/kernels/packed_rows.h"
 #include "runtime/ops/paged_codes.h"
+#include "runtime/ops/partial_memory.h"
 
 namespace kvc {
 
@@ -77,7 +78,7 @@ class PagedLatents {
   DecodeAttentionParams params(const HeadRows& query, std::int64_t row,
                                std::vector<float>& numbers) const;
   void attend_part(const LatentPages& pages, const Sequences& sequences, const Part& part,
-                   const HeadRows& query, float* partials) const;
+                   const HeadRows& query, PartialMemory& partials) const;
   // Joins the parts `partials` of a query with the exact rows first .. row of its sequence.
   void join(std::vector<AttentionPartial> partials, std::int64_t first, std::int64_t row,
             const PagedRows& exact, const HeadRows& query, const HeadRows& output) const;

@@ -57,19 +57,22 @@ class Engines(ProgramTest):
             plain, suited = (self.run_ok(*arguments, "--method", *method, *more).stdout for more in ((), ("--for", "transformers")))
             self.assertEqual(plain, suited)
 
-    def test_transformers_takes_fused_layers(self):
-        arguments = ("kvconvert", REFERENCE, "--plan", "--json", "--force")
-        engine = ("--for", "transformers")
-        for method in ("fusedkv", "fusedkv-lite", "yoco", "cla"):
-            plain, suited = (self.run_ok(*arguments, "--method", method, *more).stdout for more in ((), engine))
-            self.assertEqual(plain, suited)
-        self.assert_refused({2}, ["--for transformers", "found --fusion matrices"], *arguments, *engine, "--method", "fusedkv",
-                            "--fusion", "matrices")
-        self.assert_refused({2}, ["keeps the cache in the model's dtype, found --kv-dtype int8"], *arguments, *engine, "--method",
-                            "fusedkv", "--kv-dtype", "int8")
-        self.assert_refused({2}, ["--for transformers", "of phi3", "does not run fusedkv"], "kvconvert", DATA / "zoo/phi3_partial_window",
-                            "--plan", *engine, "--method", "fusedkv", "--force")
-        self.assert_refused({2}, ["--for vllm", "found fusedkv"], *arguments, "--for", "vllm", "--method", "fusedkv")
+    def test_fused_layers(self):
+        arguments = ("kvconvert", REFERENCE, "--plan", "--force")
+        for name in ("transformers", "vllm"):
+            engine = ("--for", name)
+            for method in ("fusedkv", "fusedkv-lite", "yoco", "cla"):
+                plain, suited = (self.run_ok(*arguments, "--json", "--method", method, *more).stdout for more in ((), engine))
+                self.assertEqual(plain, suited)
+            self.assert_refused({2}, [f"--for {name}", "found --fusion matrices"], *arguments, *engine, "--method", "fusedkv",
+                                "--fusion", "matrices")
+            self.assert_refused({2}, ["keeps the cache in the model's dtype, found --kv-dtype int8"], *arguments, *engine, "--method",
+                                "fusedkv", "--kv-dtype", "int8")
+            self.assert_refused({2}, [f"--for {name}", "of phi3", "does not run fusedkv"], "kvconvert",
+                                DATA / "zoo/phi3_partial_window", "--plan", *engine, "--method", "fusedkv", "--force")
+        limits = self.run_ok(*arguments, "--for", "vllm", "--method", "fusedkv").stderr
+        self.assertIn("refuse --pipeline-parallel-size that parts fused layers from those that they read; --method coded", limits)
+        self.assertNotIn("--tensor-parallel-size", limits)
 
     def test_vllm_takes_latents_without_exact_tokens(self):
         arguments = ("kvconvert", REFERENCE, "--plan", "--json")
@@ -94,8 +97,8 @@ class Engines(ProgramTest):
         for engine in ("transformers", "vllm"):
             arguments, phi3 = (("kvconvert", checkpoint, "--plan", "--for", engine)
                                for checkpoint in (REFERENCE, DATA / "zoo/phi3_partial_window"))
-            methods = {"vllm": "palu or commonkv", "transformers": "palu, commonkv, fusedkv, fusedkv-lite, yoco or cla"}[engine]
-            self.assert_refused({2}, [f"--method coded, pca, xkv-static, {methods}, found xkv"], *arguments, "--method", "xkv")
+            methods = "coded, pca, xkv-static, palu, commonkv, fusedkv, fusedkv-lite, yoco or cla"
+            self.assert_refused({2}, [f"--method {methods}, found xkv"], *arguments, "--method", "xkv")
             self.assert_refused({2}, [f"--for {engine}: runs commonkv without merged tokens, found --merge ls; pass --merge none"],
                                 *arguments, "--method", "commonkv", "--group", "2", "--rank", "0.5")
             self.assert_refused({2}, ["in the model's dtype, found --kv-dtype int8"], *arguments, "--method", "pca", "--kv-dtype",

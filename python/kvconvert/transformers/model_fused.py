@@ -36,6 +36,7 @@ class ModelFused(ModelParts):
 
     def __init__(self, decoder: torch.nn.Module, checkpoint: FusedCheckpoint):
         super().__init__(decoder, checkpoint)
+        self.stores = []  # layers of transformers' own cache
         self.fusions = {}
         for layer in checkpoint.layers:
             rope = self.rope(layer)

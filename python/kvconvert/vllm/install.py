@@ -14,27 +14,37 @@ from vllm.model_executor.models.utils import extract_layer_index
 from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm.v1.attention.backend import AttentionType
 
+from kvconvert.checkpoints import ConvertedCheckpoint
 from kvconvert.codes import TILE, CodedCheckpoint
-from kvconvert.latents import LatentCheckpoint, is_latent
+from kvconvert.fused import FusedCheckpoint
+from kvconvert.latents import LatentCheckpoint
 from kvconvert.vllm.attention import LayerParts, PagedAttention, PagedStore, softcap_of
 from kvconvert.vllm.coded_store import CodedStore
+from kvconvert.vllm.fused_store import fused_store
 from kvconvert.vllm.latent_store import latent_store
 from kvconvert.vllm.open_tiles import OpenTiles
 from kvconvert.vllm.rope import key_rope
 
 
+# What makes the stores of conversions that are not coded.
+_STORES = {LatentCheckpoint: latent_store, FusedCheckpoint: fused_store}
+
+
+def _open_checkpoint(config: Any, directory: str) -> ConvertedCheckpoint:
+    return next((kind for kind in _STORES if kind.takes(config.kvconvert["plan"])), CodedCheckpoint)(directory)
+
+
 def install_stores(model: nn.Module, vllm_config: Any) -> list[PagedStore]:
     """Gives every layer of this rank that is not plain its store. Returns the stores."""
     config = vllm_config.model_config.hf_config
-    directory = _directory(vllm_config.model_config)
-    latent = is_latent(config.kvconvert["plan"])
-    checkpoint = LatentCheckpoint(directory) if latent else CodedCheckpoint(directory)
+    checkpoint = _open_checkpoint(config, _directory(vllm_config.model_config))
+    new_store = _STORES.get(type(checkpoint), _coded_store)
     plain = _attention_by_layer(model)
     rotaries = {layer: getattr(parent, "rotary_emb", None) for layer, (parent, _, _) in plain.items()}
     with torch.device("cpu"), set_default_torch_dtype(torch.float32):
         # Layers share modules, and then tables.
         ropes = {rotary: key_rope(rotary, vllm_config.model_config.max_model_len) for rotary in set(rotaries.values())}
-    open_tiles = _open_tiles(vllm_config.scheduler_config, 1 if latent else checkpoint.exact_tiles)
+    open_tiles = _open_tiles(vllm_config.scheduler_config, checkpoint.exact_tiles)
     stores = []
     for layers in checkpoint.stores:
         if not _are_here(layers, plain):
@@ -46,7 +56,7 @@ def install_stores(model: nn.Module, vllm_config: Any) -> list[PagedStore]:
         for part in parts:
             _refuse_attention(part.attention, part.layer)
         with torch.device("cpu"), set_default_torch_dtype(torch.float32):
-            store = latent_store(checkpoint, parts) if latent else _coded_store(checkpoint, parts, vllm_config, open_tiles)
+            store = new_store(checkpoint, parts, vllm_config, open_tiles)
         for part in parts:
             setattr(part.parent, part.name, PagedAttention(part.attention, vllm_config, store, part.layer, part.window))
         stores.append(store)
@@ -66,7 +76,7 @@ def _are_here(layers: list[int], plain: dict[int, tuple[nn.Module, str, Attentio
         raise ValueError(
             f"kvconvert: layers {layers[0]}-{layers[-1]} are stored together and must be in one pipeline stage, "
             f"and this stage has layers {here[0]}-{here[-1]} of them; set VLLM_PP_LAYER_PARTITION, or convert "
-            "with `kvconvert --scope head` or `--group 1`"
+            "to codes with `kvconvert --scope head`, or to latents with `--group 1`"
         )
     return bool(here)
 

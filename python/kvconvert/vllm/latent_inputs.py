@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import pad
 from vllm.forward_context import get_forward_context
 from vllm.utils.torch_utils import direct_register_custom_op
 
@@ -22,16 +21,14 @@ def _hold_nothing(qkv: torch.Tensor, hidden: torch.Tensor, layer_name: str) -> N
     return
 
 
-def hold_inputs(projection: nn.Module, layer_name: str, width: int) -> None:
-    """From now on the store of the attention `layer_name` gets what `projection` reads, and its outputs of `width` numbers."""
+def hold_inputs(projection: nn.Module, layer_name: str) -> None:
+    """From now on the store of the attention `layer_name` gets what `projection` reads, and its outputs."""
     if not hasattr(torch.ops.vllm, _NAME):
         # The step's queries, keys and values depend on it, so that it stays where it is.
         direct_register_custom_op(op_name=_NAME, op_func=_hold, mutates_args=["qkv"], fake_impl=_hold_nothing)
 
     def after(module: nn.Module, args: tuple, output: tuple[torch.Tensor, Any]) -> tuple[torch.Tensor, Any]:
         qkv, rest = output
-        if qkv.shape[-1] < width:
-            qkv = pad(qkv, (0, width - qkv.shape[-1]))
         torch.ops.vllm.kvconvert_hold_inputs(qkv, args[0], layer_name)
         return qkv, rest
 

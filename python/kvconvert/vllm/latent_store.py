@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn.functional import linear
 
 from kvconvert.codes import TILE
@@ -12,6 +11,7 @@ from kvconvert.latents import HeadNorm, LatentCheckpoint, Latents, LayerForm
 from kvconvert.vllm.attention import LayerParts, PagedStore, softcap_of
 from kvconvert.vllm.latent_backend import LatentBackend
 from kvconvert.vllm.latent_inputs import hold_inputs
+from kvconvert.vllm.query_projection import keep_queries, pad_outputs
 
 _CPU = torch.device("cpu")
 
@@ -62,10 +62,8 @@ class LatentStore(PagedStore):
         self._projection = torch.cat(self._checkpoint.projections(self.group, projection.input_size)).to(dtype)
         if self.group.replaces_projections:  # the checkpoint has weights of the queries alone
             queries = first.attention.num_heads * first.attention.head_size
-            for name in ("weight", "bias"):
-                whole = getattr(projection, name)
-                if whole is not None:
-                    setattr(projection, name, nn.Parameter(whole.detach()[:queries].clone(), requires_grad=False))
+            keep_queries(projection, queries)
+            pad_outputs(projection, queries + 2 * self._checkpoint.kv_dim)
 
     def _form(self, part: LayerParts) -> LayerForm:
         if self.group.calibrated:
@@ -75,15 +73,14 @@ class LatentStore(PagedStore):
         return LayerForm(part.rope, part.window, *kept, _head_norm(getattr(part.parent, "k_norm", None)))
 
 
-def latent_store(checkpoint: LatentCheckpoint, parts: list[LayerParts]) -> LatentStore:
+def latent_store(checkpoint: LatentCheckpoint, parts: list[LayerParts], *_: Any) -> LatentStore:
     """The store of these layers. Latents of weights get what the projections read."""
     if any(part.interleaved for part in parts):
         raise ValueError("kvconvert: RoPE of neighbouring channels, which latents do not support; serve the original checkpoint")
     store = LatentStore(checkpoint, parts)
     if not store.group.calibrated:
         for part in parts:
-            width = (part.attention.num_heads + 2 * part.attention.num_kv_heads) * part.attention.head_size
-            hold_inputs(part.parent.qkv_proj, part.attention.layer_name, width)
+            hold_inputs(part.parent.qkv_proj, part.attention.layer_name)
     return store
 
 

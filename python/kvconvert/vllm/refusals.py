@@ -2,15 +2,19 @@
 
 from typing import Any
 
-from kvconvert.checkpoints import LATENT_METHODS
+from kvconvert import fused, latents
+from kvconvert.checkpoints import FUSED_METHODS, LATENT_METHODS
 from kvconvert.codes import TILE, can_keep_exact
 from kvconvert.device_codes import DTYPES
-from kvconvert.latents import is_latent, why_refused
+from kvconvert.fused import is_fused
+from kvconvert.latents import is_latent
 from kvconvert.plans import exact_tokens
 from kvconvert.vllm.families import PREFIX, REFUSED
 
 # Drafts that need no cache of their own.
 _DRAFTS_WITHOUT_CACHE = ("ngram", "ngram_gpu", "suffix")
+# Conversions to something else than codes, and what of them vLLM does not run.
+_WHY_REFUSED = ((is_latent, latents.why_refused), (is_fused, fused.why_refused))
 
 
 def refuse_unsupported(vllm_config: Any) -> None:
@@ -29,7 +33,7 @@ def refuse_unsupported(vllm_config: Any) -> None:
 
 
 def refuse_conversion(config: Any) -> None:
-    """Raises ValueError if the checkpoint is not converted to codes or latents of all tokens."""
+    """Raises ValueError if the checkpoint is not converted to codes or latents of all tokens, or to fused layers."""
     family = config.model_type.removeprefix(PREFIX)
     if family in REFUSED:
         raise ValueError(f"kvconvert: vLLM does not serve {family} from codes: {REFUSED[family]}")
@@ -38,16 +42,21 @@ def refuse_conversion(config: Any) -> None:
         raise ValueError(
             "kvconvert: config.json has no kvconvert.plan; convert the checkpoint with kvconvert, or serve the original"
         )
-    latent = is_latent(plan)
-    if plan["method"] != "coded" and not latent:
+    why_refused = next((why for is_kind, why in _WHY_REFUSED if is_kind(plan)), None)
+    if plan["method"] != "coded" and why_refused is None:
         raise ValueError(
-            f"kvconvert: vLLM serves methods coded, {LATENT_METHODS}, and this checkpoint was converted by "
+            f"kvconvert: vLLM serves methods coded, {LATENT_METHODS}, {FUSED_METHODS}, and this checkpoint was converted by "
             f"'{plan['method']}'; convert with `kvconvert --for vllm`, or export it (`kvexport`)"
         )
-    reason = why_refused(config.kvconvert) if latent else None
+    reason = why_refused(config.kvconvert) if why_refused else None
     if reason is not None:
         raise ValueError(f"kvconvert: method {plan['method']}: kvrun alone runs {reason}")
-    sink, window = exact_tokens(plan)
+    if not is_fused(plan):  # it keeps all tokens of plain layers, and uses no policy
+        _refuse_policy(plan)
+
+
+def _refuse_policy(plan: dict) -> None:
+    latent, (sink, window) = is_latent(plan), exact_tokens(plan)
     if not ((sink, window) == (0, 0) if latent else can_keep_exact(sink, window)):
         served = "no tokens" if latent else f"a multiple of {TILE} last tokens, and no first ones,"
         raise ValueError(
@@ -72,11 +81,13 @@ def _refuse_device(vllm_config: Any) -> None:
     device, dtype = vllm_config.device_config.device_type, vllm_config.model_config.dtype
     if device not in ("cpu", "cuda"):
         raise ValueError(f"kvconvert: codes run on the CPU and on CUDA GPUs, not on {device}; serve the original checkpoint")
-    if device == "cuda" and is_latent(vllm_config.model_config.hf_config.kvconvert["plan"]):
-        raise ValueError(
-            "kvconvert: latents run on the CPU, and this is a CUDA GPU; convert with `kvconvert --for vllm --method coded`, "
-            "or serve on the CPU"
-        )
+    plan = vllm_config.model_config.hf_config.kvconvert["plan"]
+    for is_kind, name in ((is_latent, "latents"), (is_fused, "fused layers")):
+        if device == "cuda" and is_kind(plan):
+            raise ValueError(
+                f"kvconvert: {name} run on the CPU, and this is a CUDA GPU; convert with `kvconvert --for vllm --method coded`, "
+                "or serve on the CPU"
+            )
     if device == "cuda" and dtype not in DTYPES:
         raise ValueError(
             f"kvconvert: on a GPU codes serve bfloat16 and float16, and --dtype is {str(dtype).removeprefix('torch.')}; "
@@ -124,6 +135,12 @@ def _refuse_parallel(vllm_config: Any) -> None:
             f"kvconvert: a latent is of all {plan['num_kv_heads']} KV heads and cannot be split over {ranks} tensor parallel "
             "ranks; convert with `kvconvert --for vllm --scope head`, or use --pipeline-parallel-size"
         )
+    mapped = [layer["layer"] for layer in plan.get("fused", []) if layer.get("key_heads") or layer.get("value_heads")]
+    if ranks > 1 and mapped:
+        raise ValueError(
+            f"kvconvert: KV heads of layer {mapped[0]} read other heads of its sources, which {ranks} tensor parallel ranks would "
+            "not have; convert without --head-map search"
+        )
     joint = [block for block in plan.get("coded", []) if block.get("head") is None]
     if ranks > 1 and joint and plan["num_kv_heads"] > 1:
         raise ValueError(
@@ -138,4 +155,9 @@ def _refuse_adapters(vllm_config: Any) -> None:
         raise ValueError(
             "kvconvert: latents are factors of the projections' weights, which LoRA changes; remove --enable-lora, or convert "
             "with `kvconvert --for vllm --method pca`"
+        )
+    if vllm_config.lora_config is not None and is_fused(plan):
+        raise ValueError(
+            "kvconvert: fused layers have no projections of keys and values, which LoRA changes; remove --enable-lora, or convert "
+            "with `kvconvert --for vllm --method coded`"
         )

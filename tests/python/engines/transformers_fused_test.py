@@ -67,7 +67,7 @@ class UseTest(Case):
         shown = kvconvert.show(self.directory)
         cache = model(ids).past_key_values
         self.assertEqual(cache.nbytes(), 100 * shown.bytes_per_token)
-        self.assertEqual((shown.kept_ratio, shown.served_by), (0.5, ("kvrun", "transformers")))
+        self.assertEqual((shown.kept_ratio, shown.served_by), (0.5, ("kvrun", "transformers", "vLLM")))
         self.assertEqual((shown.sink_tokens, shown.window_tokens), (0, 0))
         self.assertLess(shown.factor_bytes, 0)  # projections that no layer reads are gone
 

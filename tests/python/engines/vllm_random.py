@@ -34,10 +34,13 @@ EXTRA = {
 }
 
 
-def make(family: str, folder: Path) -> Path:
-    """A random checkpoint of `family`."""
+def make(family: str, folder: Path, layers: int = SIZES["num_hidden_layers"]) -> Path:
+    """A random checkpoint of `family`, with an even number of layers."""
     torch.manual_seed(0)
-    config = CONFIG_MAPPING[family](**{**SIZES, **EXTRA.get(family, {})})
+    settings = {**SIZES, **EXTRA.get(family, {}), "num_hidden_layers": layers}
+    if "layer_types" in settings:
+        settings["layer_types"] = settings["layer_types"] * (layers // 2)
+    config = CONFIG_MAPPING[family](**settings)
     model = AutoModelForCausalLM.from_config(config).to(torch.float32)
     for name, parameter in model.named_parameters():
         if name.endswith("k_proj.bias"):  # keys with a mean, as trained models have them

@@ -157,6 +157,25 @@ class Refusals(unittest.TestCase):
             with self.subTest(name):
                 self.refused(*reasons, model=self.latents(f"latents-{name}", edit))
 
+    def fused(self, name: str, edit) -> Path:
+        if not hasattr(type(self), "fused_layers"):
+            type(self).fused_layers = convert(self.root / "fused", "--method", "fusedkv", "--force")
+        return self.changed(name, lambda config: edit(config["kvconvert"]), self.fused_layers)
+
+    def test_fused_layers(self) -> None:
+        def edited(**changes):
+            return lambda conversion: conversion["plan"]["fused"][2].update(changes)
+
+        EngineArgs(model=str(self.fused("fused-accepted", edited())), tensor_parallel_size=2).create_engine_config()
+        mapped = self.fused("fused-heads", edited(key_heads=[0, 1, 1, 0]))
+        self.refused("layer 8 read other heads", "--head-map search", model=mapped, tensor_parallel_size=2)
+        self.refused("no projections of keys and values", "LoRA", model=self.fused("fused-adapted", edited()), enable_lora=True)
+        self.refused("matrices, which combine keys before RoPE", "--fusion vectors", model=self.fused("fused-full", edited(form="full")))
+        config = EngineArgs(model=str(self.fused("fused-device", edited()))).create_engine_config()
+        config.device_config.device_type = "cuda"
+        with self.assertRaisesRegex(ValueError, "fused layers run on the CPU, and this is a CUDA GPU"):
+            refuse_unsupported(config)
+
     def test_families_of_transformers_classes(self) -> None:
         def other(config: dict) -> None:
             config["model_type"] = "kvconvert_olmo2"
