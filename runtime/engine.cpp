@@ -136,6 +136,13 @@ Engine Engine::with_part(const Engine& original, const Engine& converted, const 
 
 std::int64_t Engine::weight_bytes() const { return decoder_->weight_bytes() + factors_.bytes(); }
 
+bool Engine::continues_as_prompts() const {
+  const bool keeps_all = plan_->num_layers_from(KvSource::kPlain) == plan_->num_layers() &&
+                         policy_->is_full() &&
+                         kv_dtype_ == parse_kv_dtype(name_of(decoder_->dtype()));
+  return keeps_all || codes_prompts(*plan_);
+}
+
 StoreOptions Engine::store_options() const {
   return {.pool = pool_,
           .dtype = scalar_type_of(kv_dtype_, decoder_->dtype()),

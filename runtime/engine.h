@@ -118,6 +118,9 @@ class Engine {
   // `stopped`: as above, called between blocks; the sequences then contain the tokens read so far.
   std::vector<at::Tensor> extend(const std::vector<Sequence*>& sequences, const Ids& ids, Rows rows,
                                  const Stopped& stopped = {}) const;
+  // Does prefill() of a whole text give the logits that extend() gives behind any beginning of it, but for rounding? So it is
+  // where prompts are read through codes, and where the cache is neither compressed nor narrower than what is computed.
+  bool continues_as_prompts() const;
 
  private:
   struct PendingIds;

@@ -37,11 +37,11 @@ Comparer::Comparer(ReferenceRun& reference, KvPlan original, Engine& candidate,
 
 void Comparer::add(const TokenRows& rows) {
   const ReferenceLogits reference = reference_.logits(rows);
-  add_rows(rows, reference.teacher_forced, teacher_forced_logits(candidate_, rows), std::nullopt,
-           teacher_forced_);
-  const ContinuationRun candidate = continue_rows(candidate_, rows, block_tokens_);
-  report_.kv_bytes += candidate.kv_bytes;
-  add_rows(rows, reference.continuation, candidate.logits, block_tokens_, continuation_);
+  const ModelRun candidate = run_rows(candidate_, rows, block_tokens_);
+  add_rows(rows, reference.teacher_forced, candidate.teacher_forced, std::nullopt, teacher_forced_);
+  report_.kv_bytes += candidate.continuation.kv_bytes;
+  add_rows(rows, reference.continuation, candidate.continuation.logits, block_tokens_,
+           continuation_);
   for (Part& part : parts_) {
     Engine alone = Engine::with_part(reference_.engine(), candidate_, part.layers);
     add_rows(rows, reference.continuation, continue_rows(alone, rows, block_tokens_).logits,

@@ -37,9 +37,7 @@ ContinuationRun continue_from(Engine& engine, const TokenRows& rows,
       engine.prefill(pointers(sequences), prompts, Engine::Rows::kLast);
   check_interrupt();
   const std::vector<at::Tensor> rest =
-      codes_prompts(engine.plan())  // the same logits, many tokens at a time
-          ? engine.prefill(pointers(sequences), continuations, Engine::Rows::kAll)
-          : engine.extend(pointers(sequences), continuations, Engine::Rows::kAll);
+      engine.extend(pointers(sequences), continuations, Engine::Rows::kAll);
   ContinuationRun run;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     run.logits.push_back(at::cat({first[i], rest[i].narrow(0, 0, rest[i].size(0) - 1)}));
@@ -65,6 +63,21 @@ ContinuationRun continue_in_blocks(Engine& engine, const std::vector<std::int64_
   return run;
 }
 
+ModelRun in_one_pass(Engine& engine, const TokenRows& rows, std::int64_t block_tokens) {
+  check_interrupt();
+  const std::int64_t bytes_before = engine.pool().allocated_bytes();
+  std::vector<Sequence> sequences = new_sequences(engine, rows.size());
+  ModelRun run{.teacher_forced = engine.prefill(pointers(sequences), rows, Engine::Rows::kAll),
+               .continuation = {}};
+  run.continuation.kv_bytes = engine.pool().allocated_bytes() - bytes_before;
+  for (at::Tensor& logits : run.teacher_forced) {
+    const std::int64_t length = logits.size(0);
+    logits = logits.narrow(0, 0, length - 1);
+    run.continuation.logits.push_back(logits.slice(0, first_scored(length, block_tokens) - 1));
+  }
+  return run;
+}
+
 }  // namespace
 
 std::vector<at::Tensor> teacher_forced_logits(Engine& engine, const TokenRows& rows) {
@@ -78,6 +91,9 @@ std::vector<at::Tensor> teacher_forced_logits(Engine& engine, const TokenRows& r
 }
 
 ContinuationRun continue_rows(Engine& engine, const TokenRows& rows, std::int64_t block_tokens) {
+  if (engine.continues_as_prompts()) {
+    return in_one_pass(engine, rows, block_tokens).continuation;
+  }
   if (block_tokens == 0) {
     std::vector<std::int64_t> begin, end;
     for (const auto& row : rows) {
@@ -93,6 +109,13 @@ ContinuationRun continue_rows(Engine& engine, const TokenRows& rows, std::int64_
     run.kv_bytes += of_row.kv_bytes;
   }
   return run;
+}
+
+ModelRun run_rows(Engine& engine, const TokenRows& rows, std::int64_t block_tokens) {
+  if (engine.continues_as_prompts()) {
+    return in_one_pass(engine, rows, block_tokens);
+  }
+  return {teacher_forced_logits(engine, rows), continue_rows(engine, rows, block_tokens)};
 }
 
 }  // namespace kvc

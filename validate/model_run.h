@@ -30,4 +30,11 @@ struct ContinuationRun {
 // Prompts are prefilled and compressed, what follows is read through the compressed cache.
 ContinuationRun continue_rows(Engine& engine, const TokenRows& rows, std::int64_t block_tokens);
 
+struct ModelRun {
+  std::vector<at::Tensor> teacher_forced;
+  ContinuationRun continuation;
+};
+// Both settings, in one pass over each row where prompts are read as their continuation is.
+ModelRun run_rows(Engine& engine, const TokenRows& rows, std::int64_t block_tokens);
+
 }  // namespace kvc

@@ -92,21 +92,8 @@ Engine& ReferenceRun::engine() {
 }
 
 ReferenceLogits ReferenceRun::computed(const TokenRows& rows) {
-  ReferenceLogits logits{.teacher_forced = teacher_forced_logits(engine(), rows),
-                         .continuation = {}};
-  const KvPlan& plan = engine().plan();
-  if (options_.block_tokens == 0 || plan.num_layers_from(KvSource::kPlain) != plan.num_layers()) {
-    logits.continuation = continue_rows(engine(), rows, options_.block_tokens).logits;
-    return logits;
-  }
-  // A model that keeps its cache as it is gives the same logits however it reads: blocks need not be read again and
-  // again.
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const auto length = static_cast<std::int64_t>(rows[i].size());
-    logits.continuation.push_back(
-        logits.teacher_forced[i].slice(0, first_scored(length, options_.block_tokens) - 1));
-  }
-  return logits;
+  ModelRun run = run_rows(engine(), rows, options_.block_tokens);
+  return {std::move(run.teacher_forced), std::move(run.continuation.logits)};
 }
 
 ReferenceLogits ReferenceRun::logits(const TokenRows& rows) {

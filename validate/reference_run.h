@@ -15,7 +15,7 @@
 
 namespace kvc {
 
-// A batch, as teacher_forced_logits() and continue_rows() give it.
+// A batch, as run_rows() gives it.
 struct ReferenceLogits {
   std::vector<at::Tensor> teacher_forced, continuation;  // [num_rows], float32
 };
