@@ -2,14 +2,16 @@
 """Compiles every CUDA kernel and reads what ptxas says of it: fails on register spills, on local memory, and on
 static shared memory above the architecture's limit.
 
-    check_ptxas.py [--arch 90a]... [--all] [--cache DIR] [--list] [FILE.cu...]
+    check_ptxas.py [--arch 90a]... [--all] [--cache DIR] [--record] [--list] [FILE.cu...]
 
-Needs nvcc (CUDACXX, the PATH or /usr/local/cuda/bin) and no GPU; exit code 77 without it. Sources that have not
-changed since they last passed are not compiled again where --cache names a directory.
+Needs nvcc (CUDACXX, the PATH or /usr/local/cuda/bin) and no GPU; exit code 77 without it. A source is not compiled where
+ptxas_passed.json, or the directory of --cache, says that the same text passed with the same nvcc: the text behind the
+preprocessor, with all headers. --record writes what passes into ptxas_passed.json; --list compiles all.
 """
 import argparse
 import concurrent.futures
 import hashlib
+import json
 import os
 import pathlib
 import re
@@ -19,11 +21,13 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "runtime" / "kernels" / "cuda"
+PASSED = pathlib.Path(__file__).with_name("ptxas_passed.json")  # fingerprints by source and architecture
 # KiB of shared memory that a block may have (CUDA C++ Programming Guide, technical specifications).
 SHARED_KIB = {"80": 163, "90a": 227, "100a": 227, "120": 99}
 SKIPPED = 77
 
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for")
+LINE_MARKER = re.compile(rb"^# \d+ .*\n", re.MULTILINE)  # names places of files
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 REGISTERS = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
@@ -69,28 +73,31 @@ def find_nvcc():
     return named or shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 
 
-def fingerprint(source, arch, version):
-    """Of everything that a compilation reads."""
-    digest = hashlib.sha256(f"{arch} {version}".encode())
-    for path in [source, *sorted(KERNELS.glob("*.h")), *sorted(KERNELS.glob("*.cuh")), pathlib.Path(__file__)]:
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
+def nvcc_command(nvcc, source, arch):
+    return [nvcc, "-std=c++17", "-O3", f"-I{ROOT}", "-Xptxas=-v", f"-gencode=arch=compute_{arch},code=sm_{arch}", str(source)]
 
 
-def compile_kernels(nvcc, source, arch):
-    command = [nvcc, "-std=c++17", "-O3", f"-I{ROOT}", "-Xptxas=-v", f"-gencode=arch=compute_{arch},code=sm_{arch}",
-               "-cubin", "-o", os.devnull, str(source)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def check(nvcc, source, arch, version, cache):
-    """(kernels, problems, compiled)"""
-    stamp = cache / f"{source.stem}.sm_{arch}.{fingerprint(source, arch, version)}" if cache else None
-    if stamp and stamp.exists():
-        return parse(stamp.read_text()), [], False
-    done = compile_kernels(nvcc, source, arch)
+def fingerprint(nvcc, source, arch, version):
+    """Of all that a compilation reads, wherever the files lie; None where the preprocessor fails."""
+    done = subprocess.run([*nvcc_command(nvcc, source, arch), "-E"], capture_output=True, check=False)
     if done.returncode != 0:
-        return [], [f"{source.name}: does not compile for sm_{arch}:\n{done.stderr}"], True
+        return None
+    options = " ".join(nvcc_command("nvcc", source.name, arch)).replace(str(ROOT), "")
+    return hashlib.sha256(f"{options} {version} {SHARED_KIB}".encode() + LINE_MARKER.sub(b"", done.stdout)).hexdigest()
+
+
+def check(nvcc, source, arch, version, cache, passed):
+    """(kernels, problems, compiled, fingerprint). passed: fingerprints that need no compilation."""
+    text = fingerprint(nvcc, source, arch, version)
+    stamp = cache / f"{source.stem}.sm_{arch}.{text}" if cache else None
+    if text in passed:
+        return [], [], False, text
+    if stamp and stamp.exists():
+        return parse(stamp.read_text()), [], False, text
+    command = [*nvcc_command(nvcc, source, arch), "-cubin", "-o", os.devnull]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return [], [f"{source.name}: does not compile for sm_{arch}:\n{done.stderr}"], True, text
     kernels = parse(done.stderr)
     problems = [f"{source.name}: {kernel.name} {problem} (sm_{arch})"
                 for kernel in kernels for problem in kernel.problems(arch)]
@@ -101,7 +108,7 @@ def check(nvcc, source, arch, version, cache):
         for old in cache.glob(f"{source.stem}.sm_{arch}.*"):
             old.unlink()
         stamp.write_text(done.stderr)
-    return kernels, problems, True
+    return kernels, problems, True, text
 
 
 def main():
@@ -109,6 +116,7 @@ def main():
     parser.add_argument("--arch", action="append", choices=sorted(SHARED_KIB))
     parser.add_argument("--all", action="store_true", help="all architectures")
     parser.add_argument("--cache", type=pathlib.Path, help="where sources that passed are noted")
+    parser.add_argument("--record", action="store_true", help="note what passes in ptxas_passed.json")
     parser.add_argument("--list", action="store_true", help="print registers and shared memory of every kernel")
     parser.add_argument("sources", nargs="*", type=pathlib.Path, help="default: all of runtime/kernels/cuda")
     arguments = parser.parse_args()
@@ -120,19 +128,22 @@ def main():
     sources = arguments.sources or sorted(KERNELS.glob("*.cu"))
     archs = sorted(SHARED_KIB) if arguments.all else arguments.arch or ["90a"]
     jobs = [(source, arch) for arch in archs for source in sources]
+    record = json.loads(PASSED.read_text()) if PASSED.exists() else {}
+    passed = set() if arguments.list else set(record.values())
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(lambda job: check(nvcc, *job, version, arguments.cache), jobs))
-    problems = [problem for _, found, _ in results for problem in found]
+        results = list(pool.map(lambda job: check(nvcc, *job, version, arguments.cache, passed), jobs))
+    problems = [problem for _, found, _, _ in results for problem in found]
+    if arguments.record:
+        record |= {f"{source.name} sm_{arch}": text for (source, arch), (_, found, _, text) in zip(jobs, results) if not found}
+        PASSED.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     if arguments.list:
-        for (source, arch), (kernels, _, _) in zip(jobs, results):
+        for (source, arch), (kernels, _, _, _) in zip(jobs, results):
             for kernel in kernels:
                 print(f"sm_{arch} {source.name} {kernel.name}: {kernel.registers} registers, {kernel.shared} bytes smem")
     for problem in problems:
         print(problem, file=sys.stderr)
-    num_kernels = sum(len(kernels) for kernels, _, _ in results)
-    compiled = sum(was_compiled for _, _, was_compiled in results)
-    print(f"{num_kernels} kernels in {len(sources)} files for {', '.join('sm_' + arch for arch in archs)} "
-          f"({compiled} compiled now): {len(problems)} problems")
+    compiled = sum(was_compiled for _, _, was_compiled, _ in results)
+    print(f"{len(sources)} files for {', '.join('sm_' + arch for arch in archs)} ({compiled} compiled now): {len(problems)} problems")
     return 1 if problems else 0
 
 

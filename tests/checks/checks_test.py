@@ -110,6 +110,23 @@ class Ptxas(unittest.TestCase):
         self.assertEqual((one.name, one.registers, one.shared, one.frame, one.spilled), ("_Z3oneP", 32, 4096, 0, 0))
         self.assertEqual((two.name, two.registers, two.shared, two.frame, two.spilled), ("_Z3twoP", 255, 120000, 48, 20))
 
+    def test_what_passed_is_compiled_again_once_its_text_changes(self):
+        with tempfile.TemporaryDirectory() as directory:
+            nvcc, source = (pathlib.Path(directory) / name for name in ("nvcc", "a.cu"))
+            one = PTXAS[:PTXAS.index("ptxas info    : Compiling entry function '_Z3two")]
+            # The preprocessor's output names the place; ptxas finds what the source says.
+            nvcc.write_text(f"#!/bin/sh\ncase $* in *-E*) echo '# 1 \"{directory}/a.cu\"'; cat {source};; *) cat {source} >&2;; esac\n")
+            nvcc.chmod(0o755)
+            source.write_text(one)
+            kernels, problems, compiled, text = check_ptxas.check(str(nvcc), source, "90a", "13.0", None, set())
+            self.assertEqual((len(kernels), problems, compiled), (1, [], True))
+            self.assertEqual(check_ptxas.check(str(nvcc), source, "90a", "13.0", None, {text})[1:], ([], False, text))
+            for changed in (("80", "13.0"), ("90a", "13.1")):
+                self.assertTrue(check_ptxas.check(str(nvcc), source, *changed, None, {text})[2])
+            source.write_text(PTXAS)
+            _, problems, compiled, _ = check_ptxas.check(str(nvcc), source, "90a", "13.0", None, {text})
+            self.assertEqual((len(problems), compiled), (2, True))
+
     def test_spills_local_memory_and_shared_memory_are_problems(self):
         one, two = check_ptxas.parse(PTXAS)
         self.assertEqual(one.problems("120"), [])
