@@ -65,6 +65,12 @@ class Fusion:
         return turned[..., self.channels.argsort()]
 
 
+def can_fold(key: Fusion, value: Fusion) -> bool:
+    """Do factors of channels move to the query and to the sum of values, of at most two layers? Others make new rows."""
+    return len(key.sources) == len(value.sources) <= 2 and all(
+        fusion.heads is None and fusion.channels is None for fusion in (key, value))
+
+
 class FusedCheckpoint(ConvertedCheckpoint):
     """A converted directory whose layers are fused or plain. Raises ConversionError for any other directory.
 

@@ -9,7 +9,7 @@ import dataclasses
 import torch
 
 from kvconvert._ops import ops
-from kvconvert.fused import Fusion
+from kvconvert.fused import Fusion, can_fold
 
 _ONES = torch.empty(0, dtype=torch.float32, device="cpu")  # in place of factors
 
@@ -37,9 +37,7 @@ class LayerRows:
 
     @property
     def is_read_in_place(self) -> bool:
-        """Factors of channels move to the query and to the sum of values, of at most two layers; others make new rows."""
-        return self.fusions is None or (len(self.keys) == len(self.values) <= 2 and all(
-            fusion.heads is None and fusion.channels is None for fusion in self.fusions))
+        return self.fusions is None or can_fold(*self.fusions)
 
     def attend(self, out: torch.Tensor, query: torch.Tensor, pages: torch.Tensor, block_table: torch.Tensor, lens: torch.Tensor) -> None:
         """Attention of one token of each sequence, where rows are read in place. query, out [S, num_heads, head_dim];

@@ -35,14 +35,18 @@ def coded_attention(module, query, key, value, attention_mask, scaling=None, dro
                     softcap=None, **kwargs):
     """An attention function of transformers: query [B, heads, q, head_dim]; returns [B, q, heads, head_dim]."""
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    layer = getattr(key, "coded_layer", None)
-    if layer is not None:
+    layer, fused = (getattr(key, name, None) for name in ("coded_layer", "fused_layer"))
+    if fused is not None and attention_mask is None:
+        out = fused.attend(query, scaling, softcap)
+    elif layer is not None:
         if attention_mask is not None and attention_mask.dim() != 2:
             raise ConversionError("attention_mask: a mask of 4 dimensions (images, packed texts) cannot be applied to "
                                   "codes, expected [batch, tokens]; call with use_cache=False, or convert with "
                                   "--export folded")
         out = layer.attend(query, key, value, scaling, softcap)
     else:
+        if fused is not None:
+            key, value = fused.rows(query.shape[2], query.device)
         out = _plain_attention(module, query, key, value, attention_mask, scaling, dropout, sliding_window, softcap)
     return out.transpose(1, 2).contiguous(), None
 

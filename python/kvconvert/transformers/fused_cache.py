@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 import torch
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
+from kvconvert._ops import ops
+from kvconvert.fused import can_fold
+
 if TYPE_CHECKING:
     from kvconvert.fused import Fusion
 
@@ -44,17 +47,49 @@ class FusedLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
-        """Combinations of what the sources' attention read, the tokens of this pass included."""
+        """Combinations of what the sources' attention read, the tokens of this pass included. A pass of a single token gets its own
+        back, marked for the attention function, which then calls attend() or rows()."""
         self.lazy_initialization(key_states, value_states)
-        self.key, self.value = (fusion.on(key_states.device) for fusion in (self.key, self.value))
-        first = 0 if self.window is None else 1 - self.window - key_states.shape[-2]
+        is_single = key_states.shape[-2] == 1 and key_states.device.type == "cpu" and not torch.is_grad_enabled()
+        if is_single and can_fold(self.key, self.value):
+            key_states.fused_layer = self
+            return key_states, value_states
+        return self.rows(key_states.shape[-2], key_states.device)
 
-        def rows(fusion: "Fusion", part: int) -> list[torch.Tensor]:
-            return [self.sources[source].seen[part][:, :, first:].to(key_states.device) for source in fusion.sources]
-        keys, values = self.key(rows(self.key, 0)), self.value(rows(self.value, 1))
+    def rows(self, num_queries: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of all tokens that the queries see, [batch, num_kv_heads, tokens, head_dim]."""
+        self.key, self.value = (fusion.on(device) for fusion in (self.key, self.value))
+        keys, values = self._read(num_queries)
+        combined = self.key([rows.to(device) for rows in keys]), self.value([rows.to(device) for rows in values])
+        self._release()
+        return combined
+
+    def attend(self, query: torch.Tensor, scale: float, softcap: float | None) -> torch.Tensor:
+        """Attention of one query token of each text, without padding, to the sources' rows in place. query, and the result:
+        [batch, num_heads, 1, head_dim]."""
+        keys, values = self._read(1)
+        batch, kv_heads, tokens, _ = keys[0].shape
+        out, groups = torch.empty_like(query), query.shape[1] // kv_heads
+        table = torch.arange(batch, dtype=torch.int32)[:, None]  # a text is a page
+        lens = torch.full((batch,), tokens, dtype=torch.int32)
+        for head in range(kv_heads):
+            own = slice(head * groups, (head + 1) * groups)
+            ops().attend_paged_rows(
+                out[:, own, 0], query[:, own, 0], *([rows[:, head, :, None] for rows in part] for part in (keys, values)),
+                *([factor[head:head + 1] for factor in fusion.weight] for fusion in (self.key, self.value)), table, lens, scale,
+                softcap or 0.0, 0)
+        self._release()
+        return out
+
+    def _read(self, num_queries: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Of each source of the keys, and of the values: rows of the tokens that the queries see."""
+        first = 0 if self.window is None else 1 - self.window - num_queries
+        return tuple([self.sources[source].seen[part][:, :, first:] for source in fusion.sources]
+                     for part, fusion in enumerate((self.key, self.value)))
+
+    def _release(self) -> None:
         for source in self.last_read:
             source.seen = None
-        return keys, values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         held = self.get_seq_length()

@@ -2,12 +2,14 @@
 
 import copy
 import unittest
+import unittest.mock
 
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import kvconvert
+from kvconvert.transformers.fused_cache import FusedLayer
 
 from conversions import DATA, REFERENCE, copy_of, edit_config, tensor_place, zoo
 from latent_cases import Case, kvrun, latent, load
@@ -79,6 +81,19 @@ class UseTest(Case):
         cache.crop(60)
         self.assertEqual(cache.get_seq_length(), 60)
         self.assert_whole(self.steps(self.model, cache, ids[:, 60:90]), ids[:, :90])
+
+    def test_single_tokens_are_read_in_place(self):
+        ids = self.text[:, :200].view(2, 100)
+        for dtype, tolerance in ((torch.float32, 1e-3), (torch.bfloat16, 0.1)):
+            model = load(self.directory).to(dtype)
+            caches = [model.new_cache() for _ in range(2)]
+            for cache in caches:
+                model(ids[:, :99], past_key_values=cache)
+            with torch.enable_grad():  # which needs rows
+                expected = model(ids[:, 99:], past_key_values=caches[0]).logits.detach()
+            with unittest.mock.patch.object(FusedLayer, "rows", side_effect=AssertionError("rows were made")):
+                found = model(ids[:, 99:], past_key_values=caches[1]).logits
+            torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 
     def test_left_padded_batch_equals_single_prompts(self):
         texts = ["The dog", "Once upon a time there was a little girl who lived in a house"]
