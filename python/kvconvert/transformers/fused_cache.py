@@ -50,11 +50,15 @@ class FusedLayer(CacheLayerMixin):
         """Combinations of what the sources' attention read, the tokens of this pass included. A pass of a single token gets its own
         back, marked for the attention function, which then calls attend() or rows()."""
         self.lazy_initialization(key_states, value_states)
-        is_single = key_states.shape[-2] == 1 and key_states.device.type == "cpu" and not torch.is_grad_enabled()
-        if is_single and can_fold(self.key, self.value):
+        if self._reads_in_place(key_states):
             key_states.fused_layer = self
             return key_states, value_states
         return self.rows(key_states.shape[-2], key_states.device)
+
+    def _reads_in_place(self, key_states: torch.Tensor) -> bool:
+        rows = [key_states, *(source.seen[0] for source in self.sources.values())]
+        return (key_states.shape[-2] == 1 and not torch.is_grad_enabled() and can_fold(self.key, self.value)
+                and all(own.is_cpu and own.dtype in (torch.float32, torch.bfloat16, torch.float16) for own in rows))
 
     def rows(self, num_queries: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of all tokens that the queries see, [batch, num_kv_heads, tokens, head_dim]."""
@@ -70,8 +74,8 @@ class FusedLayer(CacheLayerMixin):
         keys, values = self._read(1)
         batch, kv_heads, tokens, _ = keys[0].shape
         out, groups = torch.empty_like(query), query.shape[1] // kv_heads
-        table = torch.arange(batch, dtype=torch.int32)[:, None]  # a text is a page
-        lens = torch.full((batch,), tokens, dtype=torch.int32)
+        table = torch.arange(batch, dtype=torch.int32, device=query.device)[:, None]  # a text is a page
+        lens = torch.full((batch,), tokens, dtype=torch.int32, device=query.device)
         for head in range(kv_heads):
             own = slice(head * groups, (head + 1) * groups)
             ops().attend_paged_rows(

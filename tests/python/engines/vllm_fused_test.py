@@ -58,15 +58,13 @@ class Lite(Cases, unittest.TestCase):
     """Keys of one layer, values of another."""
 
     OPTIONS = ("--method", "fusedkv-lite", *FORCED)
-    CUT_CHANGES_NOTHING = True
-    test_damaged_factors = None
+    test_chunks_and_prefix_hits = test_bfloat16 = test_damaged_factors = None
 
 
 class Shared(Cases, unittest.TestCase):
     """Keys and values as other layers have them."""
 
     OPTIONS = ("--method", "cla", *FORCED)
-    CUT_CHANGES_NOTHING = True
     test_bfloat16 = test_damaged_factors = test_chunks_and_prefix_hits = None
 
     def test_every_other_layer_stores(self) -> None:
