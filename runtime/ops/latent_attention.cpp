@@ -5,15 +5,14 @@
 #include <vector>
 
 #include "runtime/kernels/rank_space_attention.h"
+#include "runtime/ops/attention_parts.h"
 #include "runtime/ops/head_rows.h"
 
 namespace kvc {
 namespace {
 
-// Rows of a sequence that are read in one go: sums do not depend on the number of threads.
+// Rows of a sequence that are read in one go.
 constexpr std::int64_t kRowsTogether = 512;
-// Below as many products, another thread costs more than it saves.
-constexpr std::int64_t kProductsPerThread = 400'000;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
@@ -47,11 +46,6 @@ AttentionPartial partial_of(float* scales, float* output, std::int64_t num_heads
   return {.max = scales, .sum = scales + num_heads, .output = output, .scores = {}};
 }
 
-// Products are of one sequence.
-std::int64_t least_sequences(std::int64_t products) {
-  return kProductsPerThread / std::max<std::int64_t>(1, products) + 1;
-}
-
 }  // namespace
 
 const void* SequenceRows::of(std::int64_t sequence, std::int64_t row) const {
@@ -68,11 +62,9 @@ void attend_latents(const LatentQueries& queries, const LatentPart& part, float*
     const std::int64_t first = std::max<std::int64_t>(0, part.seen[sequence].first - part.first);
     const std::int64_t last = std::min(part.keys.rows, part.seen[sequence].last - part.first);
     rows += std::max<std::int64_t>(0, last - first);
-    for (std::int64_t begin = first; begin < last;) {
-      const std::int64_t end = std::min(last, (begin / kRowsTogether + 1) * kRowsTogether);
+    for_each_part(first, last, kRowsTogether, [&](std::int64_t begin, std::int64_t end) {
       tasks.push_back({sequence, begin, end});
-      begin = end;
-    }
+    });
   }
   const auto count = static_cast<std::int64_t>(tasks.size());
   std::vector<float> memory(at(count * size));
@@ -100,8 +92,7 @@ void attend_latents(const LatentQueries& queries, const LatentPart& part, float*
     add_rank_space_attention(query.params, segment, task.first, task.last, own);
   };
   const std::int64_t products = rows * heads * (queries.head_dim + part.rank);
-  const std::int64_t least = kProductsPerThread * count / std::max<std::int64_t>(1, products) + 1;
-  parallel(count, least, [&](std::int64_t begin, std::int64_t end) {
+  parallel(count, least_together(count, products), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t index = begin; index < end; ++index) {
       attend(index);
     }
@@ -154,7 +145,7 @@ void join_exact(const LatentQueries& queries, const ExactRows& rows, const float
     }
   };
   const std::int64_t products = 2 * rows.keys.rows * channels;
-  parallel(queries.count, least_sequences(products), [&](std::int64_t begin, std::int64_t end) {
+  parallel(queries.count, least_together(1, products), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t sequence = begin; sequence < end; ++sequence) {
       join(sequence);
     }

@@ -3,18 +3,15 @@
 #include <cmath>
 
 #include "runtime/kernels/coded_attention.h"
+#include "runtime/ops/attention_parts.h"
 #include "runtime/ops/head_rows.h"
 #include "runtime/ops/paged_codes.h"
-#include "runtime/ops/partial_memory.h"
 
 namespace kvc {
 namespace {
 
-// Tokens of a sequence that are read in one go, from a multiple of it on: parts and their sums do not depend on the
-// number of threads.
+// Tokens of a sequence that are read in one go.
 constexpr std::int64_t kTokensTogether = 1024;
-// Below as many products, another thread costs more than it saves.
-constexpr std::int64_t kProductsPerThread = 400'000;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
@@ -79,11 +76,9 @@ void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, con
     const std::int64_t tokens = sequences.tokens[sequence], hidden = hidden_of(sequence);
     const std::int64_t last = open.first_token(tokens);
     for (std::int64_t heads = 0; heads < num_ranges; ++heads) {
-      for (std::int64_t first = hidden; first < last;) {
-        const std::int64_t end = std::min(last, (first / kTokensTogether + 1) * kTokensTogether);
+      for_each_part(hidden, last, kTokensTogether, [&](std::int64_t first, std::int64_t end) {
         tasks.push_back({sequence, heads, first, end, static_cast<std::int64_t>(tasks.size())});
-        first = end;
-      }
+      });
       ends.push_back(static_cast<std::int64_t>(tasks.size()));
     }
   }

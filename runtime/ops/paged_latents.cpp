@@ -9,11 +9,8 @@
 namespace kvc {
 namespace {
 
-// Tokens of a sequence that are read in one go, from a multiple of it on: parts and their sums do not depend on the number of
-// threads.
+// Tokens of a sequence that are read in one go.
 constexpr std::int64_t kTokensTogether = 512;
-// Below as many products, another thread costs more than it saves.
-constexpr std::int64_t kProductsPerThread = 400'000;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
@@ -63,12 +60,11 @@ std::vector<PagedLatents::Part> PagedLatents::parts_of(const Sequences& sequence
   for (std::int64_t sequence = 0; sequence < sequences.count; ++sequence) {
     const std::int64_t queries = sequences.starts[sequence + 1] - sequences.starts[sequence];
     const std::int64_t past = queries == 0 ? 0 : sequences.past[sequence];
-    for (std::int64_t first = first_seen(past); first < past;) {
-      const std::int64_t last = std::min(past, (first / kTokensTogether + 1) * kTokensTogether);
-      parts.push_back({sequence, first, last, partial});
-      partial += queries;
-      first = last;
-    }
+    for_each_part(first_seen(past), past, kTokensTogether,
+                  [&](std::int64_t first, std::int64_t last) {
+                    parts.push_back({sequence, first, last, partial});
+                    partial += queries;
+                  });
   }
   return parts;
 }
@@ -213,30 +209,29 @@ void PagedLatents::attend(const LatentPages& pages, const Sequences& sequences,
   PartialMemory partials(num_partials, heads, shape_.value_rank);
   const std::int64_t of_token =
       kv_dim() * shape_.key_rank + heads * (shape_.head_dim + shape_.value_rank);
-  const auto least = [](std::int64_t count, std::int64_t products) {
-    return kProductsPerThread * count / std::max<std::int64_t>(1, products) + 1;
-  };
-  parallel(num_parts, least(num_parts, tokens * of_token),
+  parallel(num_parts, least_together(num_parts, tokens * of_token),
            [&](std::int64_t begin, std::int64_t end) {
              for (std::int64_t i = begin; i < end; ++i) {
                attend_part(pages, sequences, parts[at(i)], query, partials);
              }
            });
   const std::int64_t of_sequence = heads * shape_.head_dim * (shape_.value_rank + 2);
-  parallel(sequences.count, least(1, of_sequence), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t sequence = begin; sequence < end; ++sequence) {
-      const std::int64_t start = sequences.starts[sequence];
-      for (std::int64_t row = start; row < sequences.starts[sequence + 1]; ++row) {
-        std::vector<AttentionPartial> own;
-        for (const std::int64_t index : of_query[at(row)]) {
-          own.push_back(partials[index]);
+  parallel(
+      sequences.count, least_together(1, of_sequence), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t sequence = begin; sequence < end; ++sequence) {
+          const std::int64_t start = sequences.starts[sequence];
+          for (std::int64_t row = start; row < sequences.starts[sequence + 1]; ++row) {
+            std::vector<AttentionPartial> own;
+            for (const std::int64_t index : of_query[at(row)]) {
+              own.push_back(partials[index]);
+            }
+            const std::int64_t past = sequences.past[sequence];
+            const std::int64_t hidden = first_seen(past + row - start) - past;  // of the exact rows
+            join(std::move(own), start + std::max<std::int64_t>(0, hidden), row, exact, query,
+                 output);
+          }
         }
-        const std::int64_t past = sequences.past[sequence];
-        const std::int64_t hidden = first_seen(past + row - start) - past;  // of the exact rows
-        join(std::move(own), start + std::max<std::int64_t>(0, hidden), row, exact, query, output);
-      }
-    }
-  });
+      });
 }
 
 }  // namespace kvc

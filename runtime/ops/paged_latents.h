@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/kernels/packed_rows.h"
+#include "runtime/ops/attention_parts.h"
 #include "runtime/ops/paged_codes.h"
-#include "runtime/ops/partial_memory.h"
 
 namespace kvc {
 

@@ -5,7 +5,7 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
 
-#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "runtime/ops/tensor_checks.h"
@@ -68,19 +68,8 @@ void attend_paged_rows(Tensor output, const Tensor& query, const std::vector<Ten
     attention.sources.push_back(
         {row_pages(keys[i], key_factors[i], first), row_pages(values[i], value_factors[i], first)});
   }
-  const kvc::PagedCodes::Sequences sequences{
-      .pages = kvc::page_numbers(block_table, count),
-      .stride = block_table.stride(0),
-      .count = count,
-      .tokens = kvc::numbers<std::int32_t>(tokens, ScalarType::Int, 1, "sequence lengths")};
-  STD_TORCH_CHECK(tokens.size(0) == count, "kvconvert: attend_paged_rows: ", count, " queries and ",
-                  tokens.size(0), " lengths");
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t length = sequences.tokens[i], most = block_table.size(1) * page_tokens;
-    STD_TORCH_CHECK(length >= 1 && length <= most, "kvconvert: attend_paged_rows: a sequence of ",
-                    length, " tokens, expected 1 to ", most);
-    kvc::check_pages(sequences.pages + i * sequences.stride, length, page_tokens, first.size(0));
-  }
+  const kvc::PagedCodes::Sequences sequences =
+      kvc::query_sequences(block_table, tokens, count, page_tokens, first.size(0), INT64_MAX);
   const auto heads = [&](const Tensor& rows, const char* name) {
     return kvc::head_rows(rows, count, attention.num_heads, attention.head_dim, name);
   };

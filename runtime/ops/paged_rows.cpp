@@ -3,17 +3,14 @@
 #include <algorithm>
 
 #include "runtime/kernels/fused_attention.h"
+#include "runtime/ops/attention_parts.h"
 #include "runtime/ops/head_rows.h"
-#include "runtime/ops/partial_memory.h"
 
 namespace kvc {
 namespace {
 
-// Tokens of a sequence that are read in one go, from a multiple of it on: parts and their sums do not depend on the number of
-// threads.
+// Tokens of a sequence that are read in one go.
 constexpr std::int64_t kTokensTogether = 1024;
-// Below as many products, another thread costs more than it saves.
-constexpr std::int64_t kProductsPerThread = 400'000;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
@@ -60,11 +57,9 @@ void PagedRowAttention::attend(const PagedCodes::Sequences& sequences, const Hea
     const std::int64_t last = sequences.tokens[sequence];
     const std::int64_t hidden = window == 0 ? 0 : std::max<std::int64_t>(0, last - window);
     tokens += last - hidden;
-    for (std::int64_t first = hidden; first < last;) {
-      const std::int64_t end = std::min(last, (first / kTokensTogether + 1) * kTokensTogether);
+    for_each_part(hidden, last, kTokensTogether, [&](std::int64_t first, std::int64_t end) {
       parts.push_back({sequence, first, end});
-      first = end;
-    }
+    });
     ends.push_back(static_cast<std::int64_t>(parts.size()));
   }
   const auto num_parts = static_cast<std::int64_t>(parts.size());
@@ -103,10 +98,7 @@ void PagedRowAttention::attend(const PagedCodes::Sequences& sequences, const Hea
   };
   const std::int64_t products =
       2 * num_heads * head_dim * static_cast<std::int64_t>(sources.size());
-  const auto least = [](std::int64_t count, std::int64_t all) {
-    return kProductsPerThread * count / std::max<std::int64_t>(1, all) + 1;
-  };
-  parallel(num_parts, least(num_parts, tokens * products),
+  parallel(num_parts, least_together(num_parts, tokens * products),
            [&](std::int64_t begin, std::int64_t end) {
              for (std::int64_t index = begin; index < end; ++index) {
                attend_part(index);
@@ -128,7 +120,7 @@ void PagedRowAttention::attend(const PagedCodes::Sequences& sequences, const Hea
       store_row(output, sequence, head, head_dim, joined.data() + head * head_dim);
     }
   };
-  parallel(sequences.count, least(sequences.count, num_parts * num_heads * head_dim),
+  parallel(sequences.count, least_together(sequences.count, num_parts * num_heads * head_dim),
            [&](std::int64_t begin, std::int64_t end) {
              for (std::int64_t sequence = begin; sequence < end; ++sequence) {
                join(sequence);

@@ -4,6 +4,7 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -115,6 +116,27 @@ inline void check_pages(const std::int32_t* numbers, std::int64_t tokens, std::i
     STD_TORCH_CHECK(numbers[page] >= 0 && numbers[page] < num_pages, "kvconvert: attend: page ",
                     numbers[page], ", expected 0 to ", num_pages - 1);
   }
+}
+
+// One query token for each of `count` sequences, whose tokens lie in `num_pages` pages; at most `most` tokens.
+inline PagedCodes::Sequences query_sequences(const Tensor& block_table, const Tensor& tokens,
+                                             std::int64_t count, std::int64_t page_tokens,
+                                             std::int64_t num_pages, std::int64_t most) {
+  const PagedCodes::Sequences sequences{
+      .pages = page_numbers(block_table, count),
+      .stride = block_table.stride(0),
+      .count = count,
+      .tokens = numbers<std::int32_t>(tokens, ScalarType::Int, 1, "sequence lengths")};
+  STD_TORCH_CHECK(tokens.size(0) == count, "kvconvert: attend: ", count, " queries and ",
+                  tokens.size(0), " lengths");
+  most = std::min(most, block_table.size(1) * page_tokens);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t length = sequences.tokens[i];
+    STD_TORCH_CHECK(length >= 1 && length <= most, "kvconvert: attend: a sequence of ", length,
+                    " tokens, expected 1 to ", most);
+    check_pages(sequences.pages + i * sequences.stride, length, page_tokens, num_pages);
+  }
+  return sequences;
 }
 
 // Tokens first .. first + count - 1 of a layer, in pages for `most` of them.

@@ -3,7 +3,6 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "runtime/ops/open_codes.h"
@@ -57,22 +56,9 @@ void attend(std::int64_t handle, std::int64_t layer, Tensor output, const Tensor
   const kvc::PageMemory memory = kvc::page_memory(pages, codes);
   STD_TORCH_CHECK(layer >= 0 && layer < shape.num_layers,
                   "kvconvert: attend: expected a layer below ", shape.num_layers);
-  const kvc::PagedCodes::Sequences sequences{
-      .pages = kvc::page_numbers(block_table, query.size(0)),
-      .stride = block_table.stride(0),
-      .count = query.size(0),
-      .tokens = kvc::numbers<std::int32_t>(tokens, ScalarType::Int, 1, "sequence lengths")};
-  const std::int64_t page_tokens = memory.page_tiles * kvc::kTileTokens;
-  STD_TORCH_CHECK(tokens.size(0) == sequences.count, "kvconvert: attend: ", sequences.count,
-                  " queries and ", tokens.size(0), " lengths");
-  for (std::int64_t i = 0; i < sequences.count; ++i) {
-    const std::int64_t length = sequences.tokens[i];
-    STD_TORCH_CHECK(
-        length >= 1 && length <= shape.num_positions && length <= block_table.size(1) * page_tokens,
-        "kvconvert: attend: a sequence of ", length, " tokens, expected 1 to ",
-        std::min(shape.num_positions, block_table.size(1) * page_tokens));
-    kvc::check_pages(sequences.pages + i * sequences.stride, length, page_tokens, memory.count);
-  }
+  const kvc::PagedCodes::Sequences sequences =
+      kvc::query_sequences(block_table, tokens, query.size(0), memory.page_tiles * kvc::kTileTokens,
+                           memory.count, shape.num_positions);
   codes.attend(
       memory, sequences,
       kvc::open_tiles(open_keys, open_values, open_tiles, sequences.tokens, sequences.count, shape),

@@ -6,7 +6,8 @@ static shared memory above the architecture's limit.
 
 Needs nvcc (CUDACXX, the PATH or /usr/local/cuda/bin) and no GPU; exit code 77 without it. A source is not compiled where
 ptxas_passed.json, or the directory of --cache, says that the same text passed with the same nvcc: the text behind the
-preprocessor, with all headers. --record writes what passes into ptxas_passed.json; --list compiles all.
+preprocessor, with all headers. --record writes what passes into ptxas_passed.json; --list does
+not go by that file.
 """
 import argparse
 import concurrent.futures
