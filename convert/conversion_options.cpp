@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "convert/coded/coded_settings.h"
-#include "convert/engine_options.h"
 #include "convert/given_options.h"
 #include "convert/latent/latent_settings.h"
 #include "convert/methods/methods.h"
@@ -62,7 +61,7 @@ void declare_settings(CLI::App& app, ConvertSettings& settings) {
 // What of the model's own is chosen for it. A preset chooses exact tokens by itself, and so do some engines.
 OpenSettings open_settings(const CLI::App& app, const PipelineOptions& options) {
   const auto open = [&app](const char* flag) { return app.count(flag) == 0; };
-  const bool own = open("--preset"), tokens = own && !prescribes_tokens(options);
+  const bool own = open("--preset"), tokens = own && !prescribes_tokens(options.engine);
   return {.kept_ratio = open("--kept-ratio"),
           .rank = own && open("--rank"),
           .sink = tokens && open("--sink"),
@@ -76,8 +75,8 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& 
   app.add_option(
          "--for", words.engine,
          "Engine that serves the result: kvrun, or transformers or vllm, which read prompts "
-         "through codes (coded, --prefill coded) and also take methods with latents, transformers "
-         "fused layers too")
+         "through codes (coded, --prefill coded) and also take methods with latents or fused "
+         "layers")
       ->capture_default_str();
   app.add_option("--export", words.format,
                  "factored, folded, both, or mla: DeepSeek-V2's architecture, at a loss of quality")
@@ -195,7 +194,12 @@ PipelineOptions ConversionOptions::resolve(const CommonOptions& common) {
       !options_.by_part || (options_.validate && options_.format != ExportFormat::kFolded),
       "--by-part: measures parts of a cache, found {}; leave one out",
       options_.validate ? "--export folded" : "--no-validate");
-  suit_engine([this](const char* flag) { return app_.count(flag) != 0; }, options_);
+  KVC_CHECK_USAGE(
+      options_.engine == ServingEngine::kKvrun || options_.format == ExportFormat::kFactored,
+      "--for {}: reads factored exports, found --export; leave --export out", words_.engine);
+  suit_engine(
+      options_.engine, [this](const char* flag) { return app_.count(flag) != 0; },
+      options_.settings);
   suit_mla(app_, options_);
   choose_method(app_, options_);
   options_.open = open_settings(app_, options_);

@@ -5,8 +5,6 @@
 #include <fstream>
 #include <string_view>
 
-#include "convert/serving_engine.h"
-
 namespace kvc {
 namespace {
 
@@ -27,7 +25,7 @@ std::string licence_lines(const fs::path& checkpoint) {
 }
 
 // How to run the output.
-std::string usage(ExportFormat format, const KvPlan& plan, std::string_view model_type) {
+std::string usage(ExportFormat format, bool vllm_serves) {
   std::string text;
   if (format == ExportFormat::kMla) {
     return "This directory is a `deepseek_v2` checkpoint whose cache holds latents. transformers "
@@ -49,7 +47,7 @@ std::string usage(ExportFormat format, const KvPlan& plan, std::string_view mode
   }
   const std::string directory = format == ExportFormat::kBoth ? "factored" : ".";
   text += fmt::format("```\nkvrun {} --prompt \"Once upon a time\"\n", directory);
-  if (vllm_serves(plan, model_type)) {
+  if (vllm_serves) {
     text += fmt::format("vllm serve {}        # with the package kvconvert installed\n", directory);
   }
   text += "```\n";
@@ -68,8 +66,7 @@ std::string model_card(const ModelCard& card, const KvPlan& plan, const Validati
                       card.checkpoint.hash(), card.command);
   text += fmt::format("- Quality: {} (details: `report.html`)\n", summary_line(report));
   text += "- Licence: the source's; its licence files are copied.\n\n## Run it\n\n";
-  const auto model_type = card.checkpoint.config().at("model_type").get<std::string>();
-  return text + usage(card.format, plan, model_type);
+  return text + usage(card.format, card.vllm_serves);
 }
 
 }  // namespace kvc

@@ -104,8 +104,11 @@ void convert_and_export(const PipelineOptions& options, const Original& original
   if (outcome.report) {
     write_file(output.path() / "report.json", dump_json(to_json(*outcome.report)));
     write_file(output.path() / "report.html", html_report(*outcome.report));
-    const ModelCard card{
-        .checkpoint = original.checkpoint, .command = options.command, .format = options.format};
+    const auto model_type = original.checkpoint.config().at("model_type").get<std::string>();
+    const ModelCard card{.checkpoint = original.checkpoint,
+                         .command = options.command,
+                         .format = options.format,
+                         .vllm_serves = vllm_serves(options.settings, outcome.plan, model_type)};
     write_file(output.path() / "README.md", model_card(card, outcome.plan, *outcome.report));
   }
   output.commit();
@@ -170,8 +173,7 @@ Original open_original(const PipelineOptions& options) {
 void choose_settings(PipelineOptions& options, const Original& original) {
   resolve(options.settings);
   const auto model_type = original.checkpoint.config().at("model_type").get<std::string>();
-  check_served_family(options.engine, model_type);
-  check_served_method(options.engine, options.settings, model_type);
+  check_served(options.engine, options.settings, model_type);
   for (const std::string& choice :
        choose_defaults(original.config, options.open, options.settings)) {
     log_info(choice);

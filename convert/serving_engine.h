@@ -1,6 +1,7 @@
-// What an engine other than kvrun requires of a conversion.
+// Engines that conversions are for (--for), and what each requires of a conversion.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,26 +11,23 @@
 
 namespace kvc {
 
-// Engine of --for. vLLM and transformers read prompts through codes, and keep no sinks beside them, and windows of whole tiles.
-// Beside latents vLLM keeps neither, and a generated token becomes a latent at once. Plain layers below fused ones are exact.
+// What transformers and vLLM require is a matter of the kind of conversion (convert/served_kinds.h).
 enum class ServingEngine { kKvrun, kTransformers, kVllm };
 
 std::string to_string(ServingEngine);
 ServingEngine parse_serving_engine(const std::string&);  // UsageError lists the known ones
 
-// Does the engine run the latents of this method?
-bool serves_latents(ServingEngine engine, std::string_view method);
-// Does the engine run the fused layers of this method?
-bool serves_fused(ServingEngine engine, std::string_view method);
-// UsageError if the engine does not run what these settings of such a method make. model_type: of config.json
-void check_served_method(ServingEngine engine, const ConvertSettings& settings,
-                         std::string_view model_type);
-// Can the engine serve codes and latents of this family? model_type: of config.json
-bool serves_family(ServingEngine engine, std::string_view model_type);
-// UsageError if the engine cannot serve this family
-void check_served_family(ServingEngine engine, std::string_view model_type);
-// Can vLLM run a conversion that has this plan?
-bool vllm_serves(const KvPlan& plan, std::string_view model_type);
+// Does the engine say how many tokens stay exact, whatever the context?
+bool prescribes_tokens(ServingEngine engine);
+// Sets what the engine requires of a method's settings. given: was an option such as "--sink" given? Without --method the
+// method becomes coded. UsageError where other settings were given.
+void suit_engine(ServingEngine engine, const std::function<bool(const char* flag)>& given,
+                 ConvertSettings& settings);
+// UsageError if the engine does not run what these settings make, or not in this family. model_type: of config.json
+void check_served(ServingEngine engine, const ConvertSettings& settings,
+                  std::string_view model_type);
+// Can vLLM run a conversion with these settings that has this plan?
+bool vllm_serves(const ConvertSettings& settings, const KvPlan& plan, std::string_view model_type);
 // A sentence for each way to run the engine that the plan rules out.
 std::vector<std::string> serving_limits(ServingEngine engine, const KvPlan& plan);
 

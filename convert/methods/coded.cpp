@@ -12,6 +12,7 @@
 #include "convert/coded/coded_settings.h"
 #include "convert/coded/layer_forms.h"
 #include "convert/methods/methods.h"
+#include "convert/served_kinds.h"
 #include "core/error.h"
 #include "core/kv_plan_bytes.h"
 #include "core/progress.h"
@@ -222,6 +223,7 @@ const Method kCoded = {
     .needs = needs,
     .exact_tokens = exact_tokens,
     .least_kept_ratio = least_coded_kept_ratio,
-    .calibration = {.thorough_rows = 40, .knee_rows = 10, .row_len = 1024, .with_own_text = true}};
+    .calibration = {.thorough_rows = 40, .knee_rows = 10, .row_len = 1024, .with_own_text = true},
+    .served = &kServedCodes};
 
 }  // namespace kvc

@@ -12,6 +12,7 @@
 #include "convert/latent/latent_plan.h"
 #include "convert/latent/merging.h"
 #include "convert/methods/methods.h"
+#include "convert/served_kinds.h"
 #include "core/progress.h"
 
 namespace kvc {
@@ -241,6 +242,7 @@ const Method kCommonKv = {.name = "commonkv",
                           .factor_needs = latent_needs,
                           .exact_tokens = latent_exact_tokens,
                           .least_kept_ratio = least_kept_ratio,
-                          .rank = latent_rank};
+                          .rank = latent_rank,
+                          .served = &kServedLatents};
 
 }  // namespace kvc

@@ -3,6 +3,7 @@
 // the bottom one as they are; YOCO's upper layers read the middle layer's; CLA's odd layers the layer below.
 #include "convert/fusion/fusion_plan.h"
 #include "convert/methods/methods.h"
+#include "convert/served_kinds.h"
 #include "core/error.h"
 
 namespace kvc {
@@ -102,7 +103,8 @@ Method of_fused_layers(std::string_view name, KvPlan (*make_plan)(const PlanRequ
           .fix_settings = fix_ones,
           .make_plan = make_plan,
           .convert = convert_with<FusionWeights::kOnes>,
-          .fill_table = fill_fusion_table};
+          .fill_table = fill_fusion_table,
+          .served = &kServedFused};
 }
 
 Method fitted() {

@@ -64,6 +64,8 @@ struct CalibrationText {
   bool with_own_text = false;  // half of it sampled from the model
 };
 
+struct ServedKind;  // convert/served_kinds.h
+
 struct Method {
   std::string_view name;
   // What it can be told beside common_options(); kinds that several methods share are in each of them.
@@ -89,6 +91,8 @@ struct Method {
   // The setting of the latents' width, where there is one.
   double& (*rank)(ConvertSettings& settings) = nullptr;
   CalibrationText calibration = {};
+  // What engines other than kvrun ask of its conversions; null: they run none.
+  const ServedKind* served = nullptr;
   // Does it convert models that cache latents (DeepSeek-V2)?
   bool takes_own_latents = false;
 };

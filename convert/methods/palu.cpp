@@ -9,6 +9,7 @@
 #include "convert/latent/latent_conversion.h"
 #include "convert/latent/latent_plan.h"
 #include "convert/methods/methods.h"
+#include "convert/served_kinds.h"
 #include "core/error.h"
 
 namespace kvc {
@@ -204,6 +205,7 @@ const Method kPalu = {.name = "palu",
                       .convert = convert_palu,
                       .fill_table = fill_palu_table,
                       .factor_needs = latent_needs,
-                      .rank = latent_rank};
+                      .rank = latent_rank,
+                      .served = &kServedLatents};
 
 }  // namespace kvc

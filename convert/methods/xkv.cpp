@@ -4,6 +4,7 @@
 
 #include "convert/latent/latent_plan.h"
 #include "convert/principal/principal_plan.h"
+#include "convert/served_kinds.h"
 #include "core/error.h"
 
 namespace kvc {
@@ -116,6 +117,7 @@ Method calibrated(std::string_view name, void (*fix_settings)(ConvertSettings&))
   method.convert = convert_principal_groups;
   method.needs = calibrated_needs;
   method.least_kept_ratio = least_ratio_with<LatentBasis::kCalibrated>;
+  method.served = &kServedLatents;
   method.takes_own_latents = fix_settings == fix_static;
   return method;
 }

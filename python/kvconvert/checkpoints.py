@@ -1,29 +1,75 @@
 """A converted directory: its plan and its tensors."""
 
 import contextlib
+import dataclasses
 import pathlib
 
 from kvconvert.factors import ConversionError, TensorFiles
 from kvconvert.plans import exact_tokens, read_config
 
-# What a method other than `coded` has to be converted with, so that transformers runs it.
-LATENT_METHODS = "pca, xkv-static, palu and commonkv --merge none"
-FUSED_METHODS = "fusedkv, fusedkv-lite, yoco and cla"
+SERVED_METHODS = "coded, pca, xkv-static, palu, commonkv with --merge none, fusedkv, fusedkv-lite, yoco or cla"
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTokens:
+    """What a conversion stores of a token."""
+
+    bytes_per_token: float | None = None  # of all layers; None: kvrun alone runs the directory
+    layers_without_projections: int = 0  # whose key and value projections the directory leaves out
+    keeps_exact: bool = True  # the tokens that the plan names
+    scopes: tuple[str, ...] = ()  # of codes
+    forms: tuple[str, ...] = ()
+    latents: tuple[tuple[int, int], ...] = ()  # numbers of a latent and layers that share it, from the first layer on
 
 
 class ConvertedCheckpoint:
-    """What all conversions share. Raises ConversionError for a directory that is none.
+    """A kind of conversion, and a directory of it. Raises ConversionError for any other directory.
 
-    stores: the layers whose tokens are stored together, ascending; a derived class sets it.
+    The class knows what engines ask of a kind, from a plan alone: its static methods. An engine keeps a table from kinds to
+    what runs them. stores: the layers whose tokens are stored together, ascending; a derived class sets it.
     """
 
+    stored: str  # what its cache holds, for messages
+    devices: tuple[str, ...] = ("cpu",)
     stores: list[list[int]]
     exact_tiles = 1  # last tiles of a sequence that a query reads exactly, its own included
+
+    @staticmethod
+    def takes(plan: dict) -> bool:
+        """Is a plan of this kind?"""
+        return False
+
+    @staticmethod
+    def why_refused(conversion: dict) -> str | None:
+        """What of a conversion (the configuration's key kvconvert) only kvrun does, with the way out; None: nothing."""
+        return f"{', '.join(sorted(set(conversion['plan']['layers'])))} layers"
+
+    @staticmethod
+    def why_not_exact(plan: dict, engine: str) -> str | None:
+        """Which of the tokens that the plan keeps exact the engine, vLLM or transformers, does not; None: it keeps all."""
+
+    @staticmethod
+    def why_not_split(plan: dict, ranks: int) -> str | None:
+        """What cannot be split over tensor parallel ranks, with the way out; None: nothing."""
+
+    @staticmethod
+    def why_not_adapted(plan: dict) -> str | None:
+        """What LoRA would make wrong, with the way out; None: nothing."""
+
+    @staticmethod
+    def stored_tokens(plan: dict, number_bytes: int) -> StoredTokens:
+        """number_bytes: of a number of the original's cache."""
+        raise NotImplementedError
 
     def __init__(self, directory: str | pathlib.Path):
         self.directory = pathlib.Path(directory)
         self.config = read_config(self.directory)
         self.plan = self.config["kvconvert"]["plan"]
+        with self.reading_plan():
+            kind = self if self.takes(self.plan) else ConvertedCheckpoint
+            reason = refusal(kind, self.config["kvconvert"])
+        if reason is not None:
+            raise ConversionError(f"{self.path}: {reason}")
         self.num_layers = len(self.plan["layers"])
         self.num_kv_heads, self.head_dim = self.plan["num_kv_heads"], self.plan["head_dim"]
 
@@ -62,9 +108,9 @@ class ConvertedCheckpoint:
             files.check(stated)
         return files
 
-    def refused(self, engine: str) -> ConversionError:
-        """The error for an engine that does not run this conversion."""
-        sources = ", ".join(sorted(set(self.plan["layers"]) - {"coded"})) or "coded"
-        return ConversionError(
-            f"{self.path}: method {self.plan['method']} with {sources} layers does not run in {engine}; run it with kvrun, convert "
-            f"with --method coded, {LATENT_METHODS}, or {FUSED_METHODS}, or export with --export folded")
+
+def refusal(kind: type[ConvertedCheckpoint] | ConvertedCheckpoint, conversion: dict) -> str | None:
+    """Why engines do not run a conversion of this kind, for people; None: they do."""
+    reason = kind.why_refused(conversion)
+    return reason and (f"method {conversion['plan']['method']}: kvrun alone runs {reason}; engines run --method {SERVED_METHODS}, and "
+                       "--export folded runs everywhere")

@@ -10,8 +10,9 @@ import sys
 import torch
 
 from kvconvert._ops import ops
-from kvconvert.checkpoints import ConvertedCheckpoint
+from kvconvert.checkpoints import ConvertedCheckpoint, StoredTokens
 from kvconvert.factors import PARTS, Block, ConversionError, block_of, load_factors
+from kvconvert.plans import exact_tokens
 
 TILE = 32  # tokens of a tile
 _NONE = torch.empty(0, device="cpu")
@@ -28,11 +29,6 @@ def exact_start(token: int, exact_tiles: int) -> int:
     return max(0, tile_start(token) - TILE * (exact_tiles - 1))
 
 
-def can_keep_exact(first: int, last: int) -> bool:
-    """Can engines keep so many first and last tokens exact beside codes?"""
-    return first == 0 and last % TILE == 0
-
-
 def codes_class(device: torch.device) -> type["LayerCodes"]:
     """What computes on the tensors of a device."""
     if device.type == "cpu":
@@ -43,15 +39,48 @@ def codes_class(device: torch.device) -> type["LayerCodes"]:
 
 
 class CodedCheckpoint(ConvertedCheckpoint):
-    """A converted directory whose layers are coded. Raises ConversionError for any other directory.
+    """All layers are coded.
 
     stores: the layers that are coded together, ascending; one each for the scopes head and layer.
     """
 
+    stored = "codes"
+    devices = ("cpu", "cuda")
+
+    @staticmethod
+    def takes(plan: dict) -> bool:
+        return plan["method"] == "coded" and set(plan["layers"]) == {"coded"}
+
+    @staticmethod
+    def why_refused(conversion: dict) -> str | None:
+        return None
+
+    @staticmethod
+    def why_not_exact(plan: dict, engine: str) -> str | None:
+        sink, window = exact_tokens(plan)
+        rule = plan.get("policy", {}).get("rule", "none")
+        if sink > 0 or window % TILE > 0:
+            return (f"the first {sink} and last {window} tokens stay exact, and {engine} keeps none of the first, and of the last a "
+                    f"multiple of {TILE}; convert with `kvconvert --for {engine.lower()}`")
+        if rule != "none":
+            return f"{engine} keeps all tokens, and this conversion has the token policy '{rule}'; convert without a policy"
+        return None
+
+    @staticmethod
+    def why_not_split(plan: dict, ranks: int) -> str | None:
+        joint = plan["num_kv_heads"] > 1 and any(block.get("head") is None for block in plan["coded"])
+        return (f"codes over all {plan['num_kv_heads']} KV heads cannot be split over {ranks} tensor parallel ranks; convert with "
+                "`kvconvert --scope head`, or use --pipeline-parallel-size") if joint else None
+
+    @staticmethod
+    def stored_tokens(plan: dict, number_bytes: int) -> StoredTokens:
+        blocks = [block_of(number, spec) for number, spec in enumerate(plan["coded"])]
+        scopes = {"group" if block.num_layers > 1 else "layer" if block.head is None else "head" for block in blocks}
+        forms = {_form(block) for block in blocks if block.part != "values"}
+        return StoredTokens(sum(block.tile_bytes for block in blocks) / TILE, scopes=tuple(sorted(scopes)), forms=tuple(sorted(forms)))
+
     def __init__(self, directory: str | pathlib.Path):
         super().__init__(directory)
-        if self.plan["method"] != "coded" or set(self.plan["layers"]) != {"coded"}:
-            raise self.refused("this engine")
         with self.reading_plan("kvconvert.plan.coded"):
             self.blocks = [block_of(i, spec) for i, spec in enumerate(self.plan["coded"])]
         stores = sorted({(block.first_layer, block.num_layers) for block in self.blocks})
@@ -108,6 +137,14 @@ class CodedCheckpoint(ConvertedCheckpoint):
         if key not in self._moved:
             self._moved[key] = (table, table.to(device))  # with the table, so that its id stays its own
         return self._moved[key][1]
+
+
+def _form(block: Block) -> str:
+    if block.part == "both":
+        return "full"
+    if block.rotated:
+        return "rotated"
+    return "keys" if block.bases == 1 else f"blocks:{block.bases}"
 
 
 @dataclasses.dataclass

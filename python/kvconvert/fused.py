@@ -5,27 +5,11 @@ import pathlib
 
 import torch
 
-from kvconvert.checkpoints import ConvertedCheckpoint
+from kvconvert.checkpoints import ConvertedCheckpoint, StoredTokens
 from kvconvert.factors import ConversionError, basis_channels
 from kvconvert.plans import has_one_projection, integer_dtype
 
 FORMS = ("channel", "complex")  # whose keys are combined after RoPE
-
-
-def is_fused(plan: dict) -> bool:
-    """Are layers of the plan fused, and the others plain?"""
-    return "fused" in plan["layers"] and set(plan["layers"]) <= {"fused", "plain"}
-
-
-def why_refused(conversion: dict) -> str | None:
-    """What of a fused conversion (the configuration's key kvconvert) only kvrun does, with the way out; None: nothing."""
-    if any(layer["form"] not in FORMS for layer in conversion["plan"]["fused"]):
-        return "matrices, which combine keys before RoPE; convert with --fusion vectors"
-    if has_one_projection(conversion):
-        return f"fused layers of {conversion['model_type']}, whose queries, keys and values have one matrix; convert with --method pca"
-    if integer_dtype(conversion) is not None:
-        return f"a cache of {integer_dtype(conversion)}; convert without --kv-dtype"
-    return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,22 +56,50 @@ def can_fold(key: Fusion, value: Fusion) -> bool:
 
 
 class FusedCheckpoint(ConvertedCheckpoint):
-    """A converted directory whose layers are fused or plain. Raises ConversionError for any other directory.
+    """Layers are fused or plain.
 
     stores: the fused layers and those that they read.
     """
 
-    takes = staticmethod(is_fused)
+    stored = "fused layers"
+
+    @staticmethod
+    def takes(plan: dict) -> bool:
+        return "fused" in plan["layers"] and set(plan["layers"]) <= {"fused", "plain"}
+
+    @staticmethod
+    def why_refused(conversion: dict) -> str | None:
+        if any(layer["form"] not in FORMS for layer in conversion["plan"]["fused"]):
+            return "matrices, which combine keys before RoPE; convert with --fusion vectors"
+        if has_one_projection(conversion):
+            return (f"fused layers of {conversion['model_type']}, whose queries, keys and values have one matrix; convert with "
+                    "--method pca")
+        if integer_dtype(conversion) is not None:
+            return f"a cache of {integer_dtype(conversion)}; convert without --kv-dtype"
+        return None
+
+    @staticmethod
+    def why_not_split(plan: dict, ranks: int) -> str | None:
+        mapped = [layer["layer"] for layer in plan["fused"] if layer.get("key_heads") or layer.get("value_heads")]
+        return (f"KV heads of layer {mapped[0]} read other heads of its sources, which {ranks} tensor parallel ranks would not have; "
+                "convert without --head-map search") if mapped else None
+
+    @staticmethod
+    def why_not_adapted(plan: dict) -> str | None:
+        return ("fused layers have no projections of keys and values, which LoRA changes; remove --enable-lora, or convert with "
+                "`kvconvert --for vllm --method coded`")
+
+    @staticmethod
+    def stored_tokens(plan: dict, number_bytes: int) -> StoredTokens:
+        layer_bytes = 2 * plan["num_kv_heads"] * plan["head_dim"] * number_bytes
+        fused = plan["layers"].count("fused")
+        # All tokens of plain layers are exact: the plan's numbers are not used.
+        return StoredTokens((len(plan["layers"]) - fused) * layer_bytes, layers_without_projections=fused, keeps_exact=False)
 
     def __init__(self, directory: str | pathlib.Path):
         super().__init__(directory)
-        if not self.takes(self.plan):
-            raise self.refused("this engine")
         with self.reading_plan():
-            reason = why_refused(self.config["kvconvert"])
             self.layers = {int(layer["layer"]): layer for layer in self.plan["fused"]}
-        if reason is not None:
-            raise ConversionError(f"{self.path}: method {self.plan['method']}: kvrun alone runs {reason}, or run it with kvrun")
         self.check_covers("fused", "fused", sorted(self.layers))
         read = {source for layer in self.layers for part in ("key", "value") for source in self._sources(layer, part)}
         self.stores = [sorted({*self.layers, *read})]

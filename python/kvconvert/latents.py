@@ -8,9 +8,8 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import linear
 
-from kvconvert.checkpoints import LATENT_METHODS, ConvertedCheckpoint
-from kvconvert.factors import ConversionError
-from kvconvert.plans import has_one_projection, integer_dtype
+from kvconvert.checkpoints import ConvertedCheckpoint, StoredTokens
+from kvconvert.plans import exact_tokens, has_one_projection, integer_dtype
 
 TOKENS_TOGETHER = 1024  # whose latents are made in one go, in float32
 
@@ -50,45 +49,69 @@ def group_of(index: int, spec: dict) -> LatentGroup:
                        spec["value_rank"] if split else rank, spec.get("basis") == "calibrated")
 
 
-def is_latent(plan: dict) -> bool:
-    """Are layers of the plan latent, and the others plain?"""
-    return "latent" in plan["layers"] and set(plan["layers"]) <= {"latent", "plain"}
-
-
-def why_refused(conversion: dict) -> str | None:
-    """What of a latent conversion (the configuration's key kvconvert) only kvrun does, with the way out; None: nothing."""
-    plan = conversion["plan"]
-    bases = {group.get("basis", "weights") for group in plan["groups"]}
-    if plan.get("own_widths") is not None:
-        return "latents of the model's own latents (latent attention)"
-    if "request" in bases:
-        return "a basis for each prompt; convert with --method xkv-static"
-    if "weights" in bases and plan["policy"]["rule"] != "none":
-        return f"merged tokens (rule {plan['policy']['rule']}); convert with --merge none"
-    if "weights" in bases and has_one_projection(conversion):
-        return f"factors of weights of {conversion['model_type']}, which engines keep in one matrix; convert with --method pca"
-    if integer_dtype(conversion) is not None:
-        return f"latents of {integer_dtype(conversion)}; convert without --kv-dtype"
-    return None
-
-
 class LatentCheckpoint(ConvertedCheckpoint):
-    """A converted directory whose layers are latent, or some of them plain. Raises ConversionError for any other directory."""
+    """Layers are latent, or some of them plain."""
 
-    takes = staticmethod(is_latent)
+    stored = "latents"
+
+    @staticmethod
+    def takes(plan: dict) -> bool:
+        return "latent" in plan["layers"] and set(plan["layers"]) <= {"latent", "plain"}
+
+    @staticmethod
+    def why_refused(conversion: dict) -> str | None:
+        plan = conversion["plan"]
+        bases = {group.get("basis", "weights") for group in plan["groups"]}
+        if plan.get("own_widths") is not None:
+            return "latents of the model's own latents (latent attention)"
+        if "request" in bases:
+            return "a basis for each prompt; convert with --method xkv-static"
+        if "weights" in bases and plan["policy"]["rule"] != "none":
+            return f"merged tokens (rule {plan['policy']['rule']}); convert with --merge none"
+        if "weights" in bases and has_one_projection(conversion):
+            return f"factors of weights of {conversion['model_type']}, which engines keep in one matrix; convert with --method pca"
+        if integer_dtype(conversion) is not None:
+            return f"latents of {integer_dtype(conversion)}; convert without --kv-dtype"
+        return None
+
+    @staticmethod
+    def why_not_exact(plan: dict, engine: str) -> str | None:
+        (sink, window), block = exact_tokens(plan), plan["policy"]["block_tokens"]
+        if engine != "vLLM":
+            return None
+        if sink > 0 or window > 0:
+            return f"the first {sink} and last {window} tokens stay exact, and {engine} keeps none; convert with `kvconvert --for vllm`"
+        if block != 1:
+            return (f"{engine} stores each token as a latent at once, and this conversion keeps {block} generated tokens exact until "
+                    "they are a block; convert with `kvconvert --for vllm`")
+        return None
+
+    @staticmethod
+    def why_not_split(plan: dict, ranks: int) -> str | None:
+        return (f"a latent is of all {plan['num_kv_heads']} KV heads and cannot be split over {ranks} tensor parallel ranks; convert "
+                "with `kvconvert --for vllm --scope head`, or use --pipeline-parallel-size")
+
+    @staticmethod
+    def why_not_adapted(plan: dict) -> str | None:
+        if all(group.get("basis") == "calibrated" for group in plan["groups"]):
+            return None
+        return ("latents are factors of the projections' weights, which LoRA changes; remove --enable-lora, or convert with "
+                "`kvconvert --for vllm --method pca`")
+
+    @staticmethod
+    def stored_tokens(plan: dict, number_bytes: int) -> StoredTokens:
+        groups = [group_of(number, spec) for number, spec in enumerate(plan["groups"])]
+        latents = tuple((group.rank, len(store)) for group in groups for store in group.stores)
+        plain_numbers = plan["layers"].count("plain") * 2 * plan["num_kv_heads"] * plan["head_dim"]
+        return StoredTokens((sum(rank for rank, _ in latents) + plain_numbers) * number_bytes,
+                            layers_without_projections=sum(group.replaces_projections for group in groups), latents=latents)
 
     def __init__(self, directory: str | pathlib.Path):
         super().__init__(directory)
-        if not self.takes(self.plan):
-            raise self.refused("this engine")
         with self.reading_plan():
-            reason = why_refused(self.config["kvconvert"])
             self.groups = [group_of(i, spec) for i, spec in enumerate(self.plan["groups"])]
             policy = self.plan["policy"]
             self.block_tokens, self.truncated = policy["block_tokens"], policy["prefill"] == "truncated"
-        if reason is not None:
-            raise ConversionError(f"{self.path}: method {self.plan['method']}: kvrun alone runs {reason}; {LATENT_METHODS} run "
-                                  "here, and --export folded runs everywhere")
         self.stores = [store for group in self.groups for store in group.stores]
         self.check_covers("groups", "latent", [layer for store in self.stores for layer in store])
         self.files = self.open_files()

@@ -22,6 +22,8 @@ def read_config(directory: str | pathlib.Path) -> dict:
     if conversion.get("format") != FORMAT:
         raise ConversionError(f"{path}: kvconvert.format is {conversion.get('format')}, expected {FORMAT}; "
                               "convert again, or install the kvconvert that wrote it")
+    if not isinstance(conversion["plan"].get("layers"), list):
+        raise ConversionError(f"{path}: kvconvert.plan has no list of layers; convert again")
     return config
 
 

@@ -7,9 +7,9 @@ import pathlib
 
 from safetensors import safe_open
 
-from kvconvert import fused, latents
-from kvconvert.codes import can_keep_exact
-from kvconvert.factors import ConversionError, block_of
+from kvconvert.checkpoints import StoredTokens
+from kvconvert.factors import ConversionError
+from kvconvert.kinds import kind_of
 from kvconvert.plans import exact_tokens, read_config
 
 
@@ -65,14 +65,6 @@ _WIDTH = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I8": 1, "U8": 1}
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 
 
-def _form(block) -> str:
-    if block.part == "both":
-        return "full"
-    if block.rotated:
-        return "rotated"
-    return "keys" if block.bases == 1 else f"blocks:{block.bases}"
-
-
 def _factor_bytes(directory: str | os.PathLike) -> int:
     """Bytes of the tensors that the conversion added."""
     size = 0
@@ -86,39 +78,24 @@ def _factor_bytes(directory: str | os.PathLike) -> int:
 
 
 def show(directory: str | os.PathLike) -> Conversion:
-    """Reads config.json of a converted directory; raises ConversionError for another one."""
+    """Reads config.json and the shapes of tensors of a converted directory; raises ConversionError for another one."""
     config = read_config(directory)
     conversion, text = config["kvconvert"], config.get("text_config", config)
     plan = conversion["plan"]
-    sink, window = exact_tokens(plan)
     dtype = text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or "float32"
     if dtype not in _BYTES:
         raise ConversionError(f"{directory}/config.json: dtype {dtype}, expected one of {', '.join(_BYTES)}")
-    layers = len(plan["layers"])
+    layers, kind = len(plan["layers"]), kind_of(plan)
     layer_bytes = 2 * plan["num_kv_heads"] * plan["head_dim"] * _BYTES[dtype]
-    plain, grown = layers * layer_bytes, _factor_bytes(directory)
-    blocks = [block_of(number, spec) for number, spec in enumerate(plan.get("coded", []))]
-    size = sum(block.tile_bytes for block in blocks) / 32 if blocks else None
-    scopes = {"group" if block.num_layers > 1 else "layer" if block.head is None else "head" for block in blocks}
-    forms = {_form(block) for block in blocks if block.part != "values"}
-    served_by, numbers = ["kvrun"], []
-    if plan["method"] == "coded" and can_keep_exact(sink, window):
-        served_by += ["transformers", "vLLM"]
-    elif latents.is_latent(plan) and latents.why_refused(conversion) is None:
-        stores_at_once = (sink, window, plan["policy"]["block_tokens"]) == (0, 0, 1)
-        served_by += ["transformers", "vLLM"] if stores_at_once else ["transformers"]
-        groups = [latents.group_of(number, spec) for number, spec in enumerate(plan["groups"])]
-        numbers = [(group.rank, len(store)) for group in groups for store in group.stores]
-        size = sum(rank for rank, _ in numbers) * _BYTES[dtype] + plan["layers"].count("plain") * layer_bytes
-        replaced = sum(group.replaces_projections for group in groups)
-        grown -= replaced * layer_bytes * text["hidden_size"]
-    elif fused.is_fused(plan):
-        served_by += ["transformers", "vLLM"] if fused.why_refused(conversion) is None else []
-        sink = window = 0  # all tokens of plain layers are exact; the plan's numbers are not used
-        size = plan["layers"].count("plain") * layer_bytes
-        grown -= plan["layers"].count("fused") * layer_bytes * text["hidden_size"]
+    engines, stored = [], StoredTokens()
+    if kind.why_refused(conversion) is None:
+        engines = [engine for engine in ("transformers", "vLLM") if kind.why_not_exact(plan, engine) is None]
+        stored = kind.stored_tokens(plan, _BYTES[dtype])
+    sink, window = exact_tokens(plan) if stored.keeps_exact else (0, 0)
+    projections = stored.layers_without_projections * layer_bytes * text["hidden_size"]
     return Conversion(
         directory=os.fspath(directory), method=plan["method"], model_type=conversion.get("model_type", "unknown"),
-        num_layers=layers, bytes_per_token=size, plain_bytes_per_token=plain, sink_tokens=sink, window_tokens=window,
-        scopes=tuple(sorted(scopes)), forms=tuple(sorted(forms)), factor_bytes=grown, served_by=tuple(served_by),
-        latents=tuple(numbers))
+        num_layers=layers, bytes_per_token=stored.bytes_per_token,
+        plain_bytes_per_token=layers * layer_bytes, sink_tokens=sink, window_tokens=window,
+        scopes=stored.scopes, forms=stored.forms, latents=stored.latents,
+        factor_bytes=_factor_bytes(directory) - projections, served_by=("kvrun", *engines))

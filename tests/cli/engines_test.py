@@ -97,7 +97,7 @@ class Engines(ProgramTest):
         for engine in ("transformers", "vllm"):
             arguments, phi3 = (("kvconvert", checkpoint, "--plan", "--for", engine)
                                for checkpoint in (REFERENCE, DATA / "zoo/phi3_partial_window"))
-            methods = "coded, pca, xkv-static, palu, commonkv, fusedkv, fusedkv-lite, yoco or cla"
+            methods = "commonkv, palu, coded, pca, xkv-static, fusedkv, fusedkv-lite, yoco or cla"
             self.assert_refused({2}, [f"--method {methods}, found xkv"], *arguments, "--method", "xkv")
             self.assert_refused({2}, [f"--for {engine}: runs commonkv without merged tokens, found --merge ls; pass --merge none"],
                                 *arguments, "--method", "commonkv", "--group", "2", "--rank", "0.5")

@@ -9,11 +9,11 @@ from transformers.generation.utils import ALL_CACHE_NAMES
 from transformers.utils import cached_file
 
 from kvconvert.checkpoints import ConvertedCheckpoint
-from kvconvert.codes import TILE, CodedCheckpoint, can_keep_exact
+from kvconvert.codes import CodedCheckpoint
 from kvconvert.factors import ConversionError
 from kvconvert.fused import FusedCheckpoint
+from kvconvert.kinds import kind_of, open_checkpoint
 from kvconvert.latents import LatentCheckpoint
-from kvconvert.plans import read_config
 from kvconvert.transformers.attention import NAME
 from kvconvert.transformers.cache import CodedCache
 from kvconvert.transformers.model_codes import ModelCodes
@@ -22,7 +22,7 @@ from kvconvert.transformers.model_latents import ModelLatents
 from kvconvert.transformers.model_parts import ModelParts
 
 _CACHE = ALL_CACHE_NAMES[0]  # the argument of forward passes: "past_key_values", "cache" in later versions of transformers
-_KINDS = {LatentCheckpoint: ModelLatents, FusedCheckpoint: ModelFused}  # of conversions; all others are coded
+_PARTS = {CodedCheckpoint: ModelCodes, LatentCheckpoint: ModelLatents, FusedCheckpoint: ModelFused}
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 
 
@@ -35,18 +35,13 @@ def local_directory(name: str, options: dict) -> pathlib.Path:
     return pathlib.Path(cached_file(str(name), "config.json", **hub)).parent
 
 
-def open_checkpoint(directory: pathlib.Path) -> ConvertedCheckpoint:
+def open_served(directory: pathlib.Path) -> ConvertedCheckpoint:
     """A directory that transformers runs. Raises ConversionError for any other."""
-    plan = read_config(directory)["kvconvert"]["plan"]
-    for kind in _KINDS:
-        if kind.takes(plan):
-            return kind(directory)
-    checkpoint = CodedCheckpoint(directory)
-    if not can_keep_exact(checkpoint.sinks, checkpoint.window):
-        raise ConversionError(
-            f"{checkpoint.path}: the first {checkpoint.sinks} and last {checkpoint.window} tokens stay exact, expected none of "
-            f"the first, and of the last a multiple of {TILE}; convert with --for transformers, run this directory with kvrun, or convert with --export folded, which runs "
-            "everywhere")
+    checkpoint = open_checkpoint(directory)
+    reason = checkpoint.why_not_exact(checkpoint.plan, "transformers")
+    if reason is not None:
+        raise ConversionError(f"{checkpoint.path}: {reason}, run this directory with kvrun, or convert with --export folded, which runs "
+                              "everywhere")
     return checkpoint
 
 
@@ -58,14 +53,16 @@ class CodedModel:
 
     def __init__(self, config, *args, **kwargs):
         super().__init__(config, *args, **kwargs)
-        for parts in _KINDS.values():
-            parts.prepare(self.get_decoder(), config.kvconvert)
+        plan = (config.kvconvert or {}).get("plan")
+        kind = kind_of(plan) if isinstance(plan, dict) else None
+        if kind in _PARTS and kind.why_refused(config.kvconvert) is None:
+            _PARTS[kind].prepare(self.get_decoder(), plan)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, exact_step: bool = False, **kwargs):
         """As transformers'. exact_step: a token attends exactly to the tokens of its own forward pass."""
         directory = local_directory(pretrained_model_name_or_path, kwargs)
-        checkpoint = open_checkpoint(directory)
+        checkpoint = open_served(directory)
         # Auto classes note the caller's choice in the configuration.
         configured = getattr(kwargs.get("config"), "_attn_implementation_internal", None)
         chosen = kwargs.get("attn_implementation") or configured
@@ -78,8 +75,7 @@ class CodedModel:
         return loaded
 
     def _attach(self, checkpoint: ConvertedCheckpoint, exact_step: bool) -> None:
-        decoder, parts = self.get_decoder(), _KINDS.get(type(checkpoint))
-        self.coded = ModelCodes(decoder, checkpoint, exact_step) if parts is None else parts(decoder, checkpoint)
+        self.coded = _PARTS[type(checkpoint)](self.get_decoder(), checkpoint, exact_step)
         base, hook = self.base_model, functools.partial(_before_forward, self)
         base.register_forward_pre_hook(torch.compiler.disable(hook), with_kwargs=True)
         base.register_forward_hook(torch.compiler.disable(_after_forward), with_kwargs=True)

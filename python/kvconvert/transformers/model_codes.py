@@ -11,8 +11,7 @@ class ModelCodes(ModelParts):
     """Opens the codes of every store. Raises ConversionError where they do not fit the model, or its device."""
 
     def __init__(self, decoder: torch.nn.Module, checkpoint: CodedCheckpoint, exact_step: bool = False):
-        super().__init__(decoder, checkpoint)
-        self.exact_step = exact_step
+        super().__init__(decoder, checkpoint, exact_step)
         self.exact_tiles = checkpoint.exact_tiles
         self._opened: dict[tuple[int, torch.device], LayerCodes] = {}
         for number, layers in enumerate(self.stores):

@@ -4,9 +4,9 @@ import torch
 from transformers.cache_utils import CacheLayerMixin
 
 from kvconvert.factors import ConversionError
-from kvconvert.fused import FusedCheckpoint, is_fused, why_refused
+from kvconvert.fused import FusedCheckpoint
 from kvconvert.transformers.fused_cache import FusedLayer, SlidingSourceLayer, SourceLayer
-from kvconvert.transformers.model_parts import ModelParts, served_plan
+from kvconvert.transformers.model_parts import ModelParts
 
 
 class NoProjection(torch.nn.Module):
@@ -26,16 +26,15 @@ class ModelFused(ModelParts):
     needs_cache = True  # layers read what others stored, in passes of one text alone too
 
     @staticmethod
-    def prepare(decoder: torch.nn.Module, conversion: dict | None) -> None:
-        plan = served_plan(conversion, is_fused, why_refused)
-        for layer, source in enumerate(plan["layers"] if plan else ()):
+    def prepare(decoder: torch.nn.Module, plan: dict) -> None:
+        for layer, source in enumerate(plan["layers"]):
             attention = decoder.layers[layer].self_attn
             for name in ("k_proj", "v_proj") if source == "fused" else ():
                 width = plan["num_kv_heads"] * plan["head_dim"]
                 setattr(attention, name, NoProjection(width, getattr(attention, name).bias))
 
-    def __init__(self, decoder: torch.nn.Module, checkpoint: FusedCheckpoint):
-        super().__init__(decoder, checkpoint)
+    def __init__(self, decoder: torch.nn.Module, checkpoint: FusedCheckpoint, exact_step: bool = False):
+        super().__init__(decoder, checkpoint, exact_step)
         self.stores = []  # layers of transformers' own cache
         self.fusions = {}
         for layer in checkpoint.layers:

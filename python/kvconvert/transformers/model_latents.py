@@ -6,9 +6,9 @@ import torch
 from torch.nn.functional import linear
 
 from kvconvert.factors import ConversionError
-from kvconvert.latents import LatentCheckpoint, Latents, LayerForm, group_of, is_latent, why_refused
+from kvconvert.latents import LatentCheckpoint, Latents, LayerForm, group_of
 from kvconvert.transformers.latent_store import LatentStore
-from kvconvert.transformers.model_parts import ModelParts, served_plan
+from kvconvert.transformers.model_parts import ModelParts
 
 
 class LatentProjection(torch.nn.Module):
@@ -56,17 +56,16 @@ class ModelLatents(ModelParts):
     """Opens the latents of every store. Raises ConversionError where they do not fit the model."""
 
     @staticmethod
-    def prepare(decoder: torch.nn.Module, conversion: dict | None) -> None:
-        plan = served_plan(conversion, is_latent, why_refused)
-        for index, spec in enumerate(plan["groups"] if plan else ()):
+    def prepare(decoder: torch.nn.Module, plan: dict) -> None:
+        for index, spec in enumerate(plan["groups"]):
             group = group_of(index, spec)
             for layer in group.layers if group.replaces_projections else ():
                 attention = decoder.layers[layer].self_attn
                 for name in ("k_proj", "v_proj"):
                     setattr(attention, name, LatentProjection(getattr(attention, name).bias))
 
-    def __init__(self, decoder: torch.nn.Module, checkpoint: LatentCheckpoint):
-        super().__init__(decoder, checkpoint)
+    def __init__(self, decoder: torch.nn.Module, checkpoint: LatentCheckpoint, exact_step: bool = False):
+        super().__init__(decoder, checkpoint, exact_step)
         weight = self.attention(0).q_proj.weight if hasattr(self.attention(0), "q_proj") else next(decoder.parameters())
         self._options = (weight.dtype, weight.device)
         self._taps: dict[int, list] = {layer: self._open_taps(layer) for layers in self.stores for layer in layers}

@@ -12,20 +12,16 @@ from kvconvert.factors import ConversionError
 _BY_LENGTH = ("dynamic", "longrope")  # RoPE whose angles depend on the length of the text
 
 
-def served_plan(conversion: dict | None, is_kind, why_refused) -> dict | None:
-    """The plan of a conversion of this kind that transformers runs; None for any other. conversion: the configuration's key
-    kvconvert."""
-    plan = (conversion or {}).get("plan")
-    return plan if isinstance(plan, dict) and is_kind(plan) and why_refused(conversion) is None else None
-
-
 class ModelParts:
-    """stores: layers whose tokens are stored together. Raises ConversionError where the checkpoint does not fit the model."""
+    """stores: layers whose tokens are stored together. Raises ConversionError where the checkpoint does not fit the model.
 
-    def __init__(self, decoder: torch.nn.Module, checkpoint: ConvertedCheckpoint):
+    exact_step: a token attends exactly to the tokens of its own forward pass; codes alone need to be told.
+    """
+
+    def __init__(self, decoder: torch.nn.Module, checkpoint: ConvertedCheckpoint, exact_step: bool = False):
         self.decoder, self.config, self.checkpoint = decoder, decoder.config, checkpoint
         self.num_layers = checkpoint.num_layers
-        self.stores = [list(layers) for layers in checkpoint.stores]
+        self.exact_step, self.stores = exact_step, [list(layers) for layers in checkpoint.stores]
         self._tables: dict[str | None, tuple[torch.Tensor, torch.Tensor]] = {}
         for name, found, planned in (
                 ("layers", len(decoder.layers), checkpoint.num_layers),
@@ -45,8 +41,8 @@ class ModelParts:
         return self.decoder.layers[layer].self_attn
 
     @staticmethod
-    def prepare(decoder: torch.nn.Module, conversion: dict | None) -> None:
-        """Replaces modules of a new model of which a directory has no weights. conversion: the configuration's key kvconvert."""
+    def prepare(decoder: torch.nn.Module, plan: dict) -> None:
+        """Replaces modules of a new model of which a directory has no weights."""
 
     exact_tiles = 1  # last tiles of a row that a query reads exactly
     needs_cache = False  # also in training, and where the caller wants none

@@ -1,9 +1,12 @@
 """Layers that are coded together, in vLLM's pages."""
 
-import torch
+from typing import Any
 
-from kvconvert.codes import LayerCodes, OpenRows
-from kvconvert.vllm.attention import PagedStore
+import torch
+from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+
+from kvconvert.codes import CodedCheckpoint, LayerCodes, OpenRows
+from kvconvert.vllm.attention import LayerParts, PagedStore, softcap_of
 from kvconvert.vllm.backend import CodedBackend
 from kvconvert.vllm.open_tiles import OpenTiles
 
@@ -31,3 +34,32 @@ class CodedStore(PagedStore):
             rows = rows.grown(tiles)
         self._open_rows[index] = rows
         return rows
+
+
+def coded_store(
+    checkpoint: CodedCheckpoint, parts: list[LayerParts], vllm_config: Any, open_tiles: OpenTiles
+) -> CodedStore:
+    """The store of layers that are coded together."""
+    first, layers = parts[0], [part.layer for part in parts]
+    ranks, rank = get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
+    heads, total = first.attention.num_kv_heads, checkpoint.num_kv_heads
+    codes = checkpoint.open(
+        layers,
+        first.rope,
+        num_query_heads=first.attention.num_heads,
+        scale=first.attention.impl.scale,
+        softcap=softcap_of(first.attention),
+        window=first.window,
+        interleaved=first.interleaved,
+        first_head=rank * total // ranks,
+        num_heads=heads,
+        device=_device(vllm_config),
+    )
+    # vLLM wants the same spec on every rank: a page holds the largest rank's codes.
+    most = max(checkpoint.tile_bytes(layers, other * total // ranks, heads) for other in range(ranks))
+    return CodedStore(codes, most, open_tiles)
+
+
+def _device(vllm_config: Any) -> torch.device:
+    """Where the model computes, with the number that its tensors have."""
+    return torch.empty(0, device=vllm_config.device_config.device).device

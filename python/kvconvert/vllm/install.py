@@ -5,40 +5,30 @@ from typing import Any
 
 import torch
 from torch import nn
-from vllm.distributed import (
-    get_tensor_model_parallel_rank,
-    get_tensor_model_parallel_world_size,
-)
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.models.utils import extract_layer_index
 from vllm.utils.torch_utils import set_default_torch_dtype
 from vllm.v1.attention.backend import AttentionType
 
-from kvconvert.checkpoints import ConvertedCheckpoint
 from kvconvert.codes import TILE, CodedCheckpoint
 from kvconvert.fused import FusedCheckpoint
+from kvconvert.kinds import open_checkpoint
 from kvconvert.latents import LatentCheckpoint
-from kvconvert.vllm.attention import LayerParts, PagedAttention, PagedStore, softcap_of
-from kvconvert.vllm.coded_store import CodedStore
+from kvconvert.vllm.attention import LayerParts, PagedAttention, PagedStore
+from kvconvert.vllm.coded_store import coded_store
 from kvconvert.vllm.fused_store import fused_store
 from kvconvert.vllm.latent_store import latent_store
 from kvconvert.vllm.open_tiles import OpenTiles
 from kvconvert.vllm.rope import key_rope
 
-
-# What makes the stores of conversions that are not coded.
-_STORES = {LatentCheckpoint: latent_store, FusedCheckpoint: fused_store}
-
-
-def _open_checkpoint(config: Any, directory: str) -> ConvertedCheckpoint:
-    return next((kind for kind in _STORES if kind.takes(config.kvconvert["plan"])), CodedCheckpoint)(directory)
+# What makes the stores of a conversion.
+_STORES = {CodedCheckpoint: coded_store, LatentCheckpoint: latent_store, FusedCheckpoint: fused_store}
 
 
 def install_stores(model: nn.Module, vllm_config: Any) -> list[PagedStore]:
     """Gives every layer of this rank that is not plain its store. Returns the stores."""
-    config = vllm_config.model_config.hf_config
-    checkpoint = _open_checkpoint(config, _directory(vllm_config.model_config))
-    new_store = _STORES.get(type(checkpoint), _coded_store)
+    checkpoint = open_checkpoint(_directory(vllm_config.model_config))
+    new_store = _STORES[type(checkpoint)]
     plain = _attention_by_layer(model)
     rotaries = {layer: getattr(parent, "rotary_emb", None) for layer, (parent, _, _) in plain.items()}
     with torch.device("cpu"), set_default_torch_dtype(torch.float32):
@@ -85,34 +75,6 @@ def _window(attention: Attention, vllm_config: Any) -> int:
     """Last tokens that a query sees, 0 for all."""
     window = attention.sliding_window or 0
     return window if window < vllm_config.model_config.max_model_len else 0
-
-
-def _coded_store(
-    checkpoint: CodedCheckpoint, parts: list[LayerParts], vllm_config: Any, open_tiles: OpenTiles
-) -> CodedStore:
-    first, layers = parts[0], [part.layer for part in parts]
-    ranks, rank = get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
-    heads, total = first.attention.num_kv_heads, checkpoint.num_kv_heads
-    codes = checkpoint.open(
-        layers,
-        first.rope,
-        num_query_heads=first.attention.num_heads,
-        scale=first.attention.impl.scale,
-        softcap=softcap_of(first.attention),
-        window=first.window,
-        interleaved=first.interleaved,
-        first_head=rank * total // ranks,
-        num_heads=heads,
-        device=_device(vllm_config),
-    )
-    # vLLM wants the same spec on every rank: a page holds the largest rank's codes.
-    most = max(checkpoint.tile_bytes(layers, other * total // ranks, heads) for other in range(ranks))
-    return CodedStore(codes, most, open_tiles)
-
-
-def _device(vllm_config: Any) -> torch.device:
-    """Where the model computes, with the number that its tensors have."""
-    return torch.empty(0, device=vllm_config.device_config.device).device
 
 
 def _attention_by_layer(model: nn.Module) -> dict[int, tuple[nn.Module, str, Attention]]:

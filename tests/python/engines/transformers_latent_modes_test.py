@@ -177,13 +177,13 @@ class RefusalsTest(Case):
     def test_what_kvrun_alone_runs(self):
         merged = latent("--method", "commonkv", "--group", "2", "--rank", "0.5", "--kept-ratio", "0.7")
         self.refused(merged, r"config.json: method commonkv: kvrun alone runs merged tokens \(rule ls\); convert with --merge none; "
-                             "pca, xkv-static, palu and commonkv --merge none run here.*--export folded")
+                             "engines run --method coded, pca, xkv-static, palu, commonkv with --merge none, .*--export folded")
         self.refused(latent("--method", "pca", "--kept-ratio", "0.3", "--kv-dtype", "int8"),
                      "config.json: method pca: kvrun alone runs latents of int8; convert without --kv-dtype")
         request = convert(REFERENCE, "--method", "xkv", "--key-rank", "16", "--value-rank", "24", exact=EXACT)
         self.refused(request, "config.json: method xkv: kvrun alone runs a basis for each prompt; convert with --method xkv-static")
         pairs = latent("--method", "minicache", "--force", exact=())
-        self.refused(pairs, "config.json: method minicache with paired, plain layers .* run it with kvrun.*pca, xkv-static, palu")
+        self.refused(pairs, "config.json: method minicache: kvrun alone runs paired, plain layers; .*pca, xkv-static, palu")
 
     def test_plan_that_leaves_a_layer_out(self):
         directory = copy_of(latent(*PCA))

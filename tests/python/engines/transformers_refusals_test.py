@@ -33,7 +33,7 @@ class RefusalsTest(unittest.TestCase):
 
     def test_other_methods(self):
         directory = convert(REFERENCE, "--method", "minicache", "--num-sequences", "8", exact=())
-        with self.refused("config.json: method minicache with paired, plain layers .*kvrun.*--export folded"):
+        with self.refused("config.json: method minicache: kvrun alone runs paired, plain layers; .*--export folded"):
             self.load(directory)
 
     def test_foreign_plan(self):

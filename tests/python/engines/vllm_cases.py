@@ -13,8 +13,7 @@ from vllm_run import CACHE_BYTES
 from vllm_serving_test import ROOT, run
 
 import kvconvert
-from kvconvert.fused import FusedCheckpoint, is_fused
-from kvconvert.latents import LatentCheckpoint
+from kvconvert.kinds import open_checkpoint
 
 SETTINGS = {"max_num_batched_tokens": 4096}  # all prompts in one step
 DRAFTS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
@@ -70,9 +69,8 @@ class Cases:
     def test_bytes_are_the_plans(self) -> None:
         directory, found = converted(*self.OPTIONS), served(*self.OPTIONS)
         shown = kvconvert.show(directory)
-        kind = FusedCheckpoint if is_fused(plan_of(directory)) else LatentCheckpoint
         # float32 takes twice the bytes of the checkpoint's bfloat16; a layer in the pages of another takes 4 bytes a tile.
-        stubs = sum(len(store) - 1 for store in kind(directory).stores) * 4 / 32
+        stubs = sum(len(store) - 1 for store in open_checkpoint(directory).stores) * 4 / 32
         block = found["block"]
         self.assertEqual(found["capacity"], CACHE_BYTES // round(block * (2 * shown.bytes_per_token + stubs)) * block)
         self.assertIn("vLLM", shown.served_by)

@@ -93,7 +93,7 @@ class Refusals(unittest.TestCase):
         def keep(config: dict) -> None:
             config["kvconvert"]["plan"]["policy"] |= {"window_tokens": 128, "sink_tokens": 4}
 
-        self.refused("window of 128", "4 sink", "--for vllm", model=self.changed("window", keep))
+        self.refused("the first 4 and last 128 tokens stay exact", "keeps none of the first", "--for vllm", model=self.changed("window", keep))
 
     def test_token_policies(self) -> None:
         def drop(config: dict) -> None:
@@ -106,7 +106,7 @@ class Refusals(unittest.TestCase):
             plan = config["kvconvert"]["plan"]
             plan |= {"method": "minicache", "layers": ["paired"] * len(plan["layers"])}
 
-        self.refused("methods coded, pca", "'minicache'", "--for vllm", model=self.changed("minicache", other))
+        self.refused("method minicache: kvrun alone runs paired layers", "--method coded, pca", "--export folded", model=self.changed("minicache", other))
 
     def latents(self, name: str, edit) -> Path:
         """A copy of a conversion to latents, whose part `kvconvert` of the configuration `edit` has changed."""
@@ -148,7 +148,7 @@ class Refusals(unittest.TestCase):
             conversion["plan"]["groups"][0]["basis"] = "request"
 
         for name, edit, reasons in (
-            ("sinks", policy(sink_tokens=4), ("window of 0 and 4 sink", "--for vllm")),
+            ("sinks", policy(sink_tokens=4), ("the first 4 and last 0 tokens stay exact", "--for vllm")),
             ("blocks", policy(block_tokens=8), ("keeps 8 generated tokens exact", "--for vllm")),
             ("merged", merged, ("merged tokens (rule ls)", "--merge none")),
             ("request", of_request, ("a basis for each prompt", "--method xkv-static")),
