@@ -25,5 +25,4 @@ cmake --build --preset cpu
 wait "$engine"
 trap - EXIT
 export KVC_REQUIRE_PEERS=1
-export OMP_WAIT_POLICY=passive  # threads that wait in loops slow a machine down that has other work
 exec ctest --preset "$preset" "$@"
