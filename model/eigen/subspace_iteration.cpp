@@ -10,6 +10,8 @@ namespace kvc {
 namespace {
 
 constexpr double kRounding = 1e-13;  // of the trace: nothing is left to find below
+// Largest element of Q^T Q - 1 after one step of CholeskyQR behind which a second one reaches rounding.
+constexpr double kNearlyOrthonormal = 1e-3;
 
 // [n, count] of +-1, by the top bit of a multiplicative sequence.
 at::Tensor signs(std::int64_t n, std::int64_t count) {
@@ -23,11 +25,31 @@ at::Tensor signs(std::int64_t n, std::int64_t count) {
   return block;
 }
 
-at::Tensor orthonormal(const at::Tensor& columns) { return std::get<0>(at::linalg_qr(columns)); }
+// columns R^-1 with the Cholesky factor R of columns^T columns; undefined where that is singular to rounding.
+at::Tensor cholesky_step(const at::Tensor& columns, const at::Tensor& gram) {
+  const auto [factor, info] = at::linalg_cholesky_ex(gram);
+  return info.item<int>() == 0
+             ? at::linalg_solve_triangular(factor.t(), columns, /*upper=*/true, /*left=*/false)
+             : at::Tensor();
+}
+
+// An orthonormal basis of the columns: CholeskyQR2 (Fukaya et al. 2014), which is products on any device, and
+// Householder's where the columns are too close to dependent for it.
+at::Tensor orthonormal(const at::Tensor& columns) {
+  const at::Tensor once = cholesky_step(columns, lower_gram(columns));
+  if (once.defined()) {
+    const at::Tensor gram = lower_gram(once);
+    const at::Tensor error = (gram - at::eye(gram.size(0), gram.options())).tril().abs().max();
+    if (error.item<double>() < kNearlyOrthonormal) {
+      return cholesky_step(once, gram);
+    }
+  }
+  return std::get<0>(at::linalg_qr(columns));
+}
 
 // [n, width] orthonormal: `start`, filled up; without one, an image of random directions.
 at::Tensor first_block(const at::Tensor& matrix, std::int64_t width, const at::Tensor& start) {
-  at::Tensor block = signs(matrix.size(0), width);
+  at::Tensor block = signs(matrix.size(0), width).to(matrix.device());
   if (!start.defined()) {
     return orthonormal(at::mm(matrix, block));
   }
@@ -55,10 +77,11 @@ at::Tensor column_squares(const at::Tensor& m) {
 // For the Ritz vectors `vectors` [n, width] with `products` = G vectors, the first `rank` wanted.
 bool is_found(const Ritz& ritz, const at::Tensor& products, std::int64_t rank, double trace,
               double excess) {
-  const at::Tensor squares = column_squares(products.narrow(1, 0, rank));
-  const double* theta = ritz.values.const_data_ptr<double>();
+  const at::Tensor squares = column_squares(products.narrow(1, 0, rank)).cpu();
+  const at::Tensor values = ritz.values.cpu();
+  const double* theta = values.const_data_ptr<double>();
   const double* square = squares.const_data_ptr<double>();
-  const double last = theta[ritz.values.size(0) - 1];
+  const double last = theta[values.size(0) - 1];
   double missed = 0, captured = 0;
   for (std::int64_t i = 0; i < rank; ++i) {
     const double residual = std::max(0.0, square[i] - theta[i] * theta[i]);

@@ -18,12 +18,12 @@ struct SubspaceOptions {
 };
 
 struct LeadingSubspace {
-  at::Tensor values;   // [rank] float64, descending
-  at::Tensor vectors;  // [rank, n] float64, orthonormal rows
+  at::Tensor values;   // [rank] float64, descending; on the matrix's device
+  at::Tensor vectors;  // [rank, n] float64, orthonormal rows; there, too
   int products = 0;    // with the matrix; 0: all eigenpairs were computed
 };
 
-// `matrix` [n, n] float64, symmetric, both triangles. 1 <= rank <= n. `start` [k, n]: directions to begin
+// `matrix` [n, n] float64, symmetric, both triangles, on any device. 1 <= rank <= n. `start` [k, n]: directions to begin
 // with, e.g. those of an earlier text; undefined: signs from a fixed sequence. The residuals r_i of the
 // Ritz pairs bound what the subspace misses by sum ||r_i||^2 / (theta_i - theta_last). Error where an element
 // is not finite.

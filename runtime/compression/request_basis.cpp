@@ -41,7 +41,7 @@ at::Tensor leading_directions(const at::Tensor& gram, std::int64_t rank, BasisSo
                               const at::Tensor& start) {
   const at::Tensor vectors =
       solver == BasisSolver::kSubspace
-          ? leading_subspace(gram.cpu(), rank, start.defined() ? start.cpu() : start).vectors
+          ? leading_subspace(gram, rank, start.defined() ? start.to(gram.device()) : start).vectors
           : symmetric_eigen(gram.clone(), rank).vectors;
   return vectors.to(gram.device(), at::kFloat).contiguous();
 }

@@ -26,7 +26,7 @@ class GramSums {
 };
 
 // The `rank` leading eigenvectors of a Gram matrix, [rank, width] float32, on its device. `start`: initial rows or
-// undefined; only for the subspace solver, which computes on the CPU.
+// undefined; only for the subspace solver.
 at::Tensor leading_directions(const at::Tensor& gram, std::int64_t rank, BasisSolver solver,
                               const at::Tensor& start = {});
 

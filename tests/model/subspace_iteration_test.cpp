@@ -48,6 +48,18 @@ TEST(LeadingSubspace, BeginsWhereItIsTold) {
   EXPECT_LE(lost(gram, warm.vectors), lost(gram, cold.vectors) * (1 + 1e-3));
 }
 
+TEST(LeadingSubspace, BeginsWithDirectionsThatAreOneAnothers) {
+  const at::Tensor gram = decaying_gram(300, 0.02);
+  const at::Tensor some = leading_subspace(gram, 20).vectors;
+  const double least = lost(gram, symmetric_eigen(gram.clone(), 40).vectors);
+  for (const double apart : {0.0, 1e-9, 1e-5}) {
+    const at::Tensor others = some + apart * testing::random_normal({20, 300}, 8).to(at::kDouble);
+    const at::Tensor found = leading_subspace(gram, 40, at::cat({some, others})).vectors;
+    EXPECT_LE(lost(gram, found), least * (1 + 1e-3)) << apart;
+    EXPECT_TRUE(testing::tensors_close(at::mm(found, found.t()), at::eye(40, at::kDouble), 1e-10));
+  }
+}
+
 TEST(LeadingSubspace, FindsAllOfALowRankMatrix) {
   const at::Tensor y = testing::random_normal({3, 200}, 7).to(at::kDouble);
   const at::Tensor gram = at::mm(y.t(), y);
