@@ -66,7 +66,7 @@ class ConvertedCheckpoint:
         self.config = read_config(self.directory)
         self.plan = self.config["kvconvert"]["plan"]
         with self.reading_plan():
-            kind = self if self.takes(self.plan) else ConvertedCheckpoint
+            kind = type(self) if self.takes(self.plan) else ConvertedCheckpoint
             reason = refusal(kind, self.config["kvconvert"])
         if reason is not None:
             raise ConversionError(f"{self.path}: {reason}")
@@ -109,7 +109,7 @@ class ConvertedCheckpoint:
         return files
 
 
-def refusal(kind: type[ConvertedCheckpoint] | ConvertedCheckpoint, conversion: dict) -> str | None:
+def refusal(kind: type[ConvertedCheckpoint], conversion: dict) -> str | None:
     """Why engines do not run a conversion of this kind, for people; None: they do."""
     reason = kind.why_refused(conversion)
     return reason and (f"method {conversion['plan']['method']}: kvrun alone runs {reason}; engines run --method {SERVED_METHODS}, and "
