@@ -2,7 +2,6 @@
 // is python/kvconvert/kinds.py.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,9 +11,6 @@
 #include "core/kv_plan.h"
 
 namespace kvc {
-
-// Was an option such as "--sink" given?
-using Given = std::function<bool(const char* flag)>;
 
 struct ServedKind {
   // Sets prompts and exact tokens as the engine reads them. UsageError where others were given.

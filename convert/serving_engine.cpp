@@ -53,8 +53,7 @@ ServingEngine parse_serving_engine(const std::string& name) {
 
 bool prescribes_tokens(ServingEngine engine) { return engine == ServingEngine::kVllm; }
 
-void suit_engine(ServingEngine engine, const std::function<bool(const char* flag)>& given,
-                 ConvertSettings& settings) {
+void suit_engine(ServingEngine engine, const Given& given, ConvertSettings& settings) {
   if (engine == ServingEngine::kKvrun) {
     return;
   }

@@ -17,12 +17,13 @@ enum class ServingEngine { kKvrun, kTransformers, kVllm };
 std::string to_string(ServingEngine);
 ServingEngine parse_serving_engine(const std::string&);  // UsageError lists the known ones
 
+// Was an option such as "--sink" given?
+using Given = std::function<bool(const char* flag)>;
+
 // Does the engine say how many tokens stay exact, whatever the context?
 bool prescribes_tokens(ServingEngine engine);
-// Sets what the engine requires of a method's settings. given: was an option such as "--sink" given? Without --method the
-// method becomes coded. UsageError where other settings were given.
-void suit_engine(ServingEngine engine, const std::function<bool(const char* flag)>& given,
-                 ConvertSettings& settings);
+// Sets what the engine requires of a method's settings. Without --method the method becomes coded. UsageError where other settings were given.
+void suit_engine(ServingEngine engine, const Given& given, ConvertSettings& settings);
 // UsageError if the engine does not run what these settings make, or not in this family. model_type: of config.json
 void check_served(ServingEngine engine, const ConvertSettings& settings,
                   std::string_view model_type);

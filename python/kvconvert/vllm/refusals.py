@@ -42,16 +42,23 @@ def refuse_conversion(config: Any) -> None:
         reason = refusal(kind, config.kvconvert) or kind.why_not_exact(plan, "vLLM")
     except (KeyError, TypeError) as error:
         raise ValueError(f"kvconvert: config.json: kvconvert.plan: {error!r}; convert again") from error
+    _refuse(reason)
+
+
+def _refuse(reason: str | None) -> None:
     if reason is not None:
         raise ValueError(f"kvconvert: {reason}")
+
+
+def _plan(vllm_config: Any) -> dict:
+    return vllm_config.model_config.hf_config.kvconvert["plan"]
 
 
 def _refuse_device(vllm_config: Any) -> None:
     device, dtype = vllm_config.device_config.device_type, vllm_config.model_config.dtype
     if device not in ("cpu", "cuda"):
         raise ValueError(f"kvconvert: codes run on the CPU and on CUDA GPUs, not on {device}; serve the original checkpoint")
-    plan = vllm_config.model_config.hf_config.kvconvert["plan"]
-    kind = kind_of(plan)
+    kind = kind_of(_plan(vllm_config))
     if device not in kind.devices:
         raise ValueError(
             f"kvconvert: {kind.stored} run on the CPU, and this is a CUDA GPU; convert with `kvconvert --for vllm --method coded`, "
@@ -97,15 +104,12 @@ def _refuse_parallel(vllm_config: Any) -> None:
             )
     if getattr(parallel, "use_ubatching", False):
         raise ValueError("kvconvert: codes of a step's tokens are stored together; remove --enable-dbo and --ubatch-size")
-    plan = vllm_config.model_config.hf_config.kvconvert["plan"]
-    ranks = parallel.tensor_parallel_size
-    reason = kind_of(plan).why_not_split(plan, ranks) if ranks > 1 else None
-    if reason is not None:
-        raise ValueError(f"kvconvert: {reason}")
+    plan, ranks = _plan(vllm_config), parallel.tensor_parallel_size
+    if ranks > 1:
+        _refuse(kind_of(plan).why_not_split(plan, ranks))
 
 
 def _refuse_adapters(vllm_config: Any) -> None:
-    plan = vllm_config.model_config.hf_config.kvconvert["plan"]
-    reason = kind_of(plan).why_not_adapted(plan) if vllm_config.lora_config is not None else None
-    if reason is not None:
-        raise ValueError(f"kvconvert: {reason}")
+    plan = _plan(vllm_config)
+    if vllm_config.lora_config is not None:
+        _refuse(kind_of(plan).why_not_adapted(plan))
