@@ -213,9 +213,10 @@ std::int64_t tokens_in_blocks(const KvPlan& plan, std::int64_t num_tokens) {
 
 bool codes_prompts(const KvPlan& plan) { return plan.compression.prefill == PrefillMode::kCoded; }
 
-bool codes_prompts_by_layer(const KvPlan& plan, KvDtype dtype) {
-  const bool has_integers = is_integer(dtype) && plan.num_layers_from(KvSource::kPlain) > 0;
-  return codes_prompts(plan) && plan.compression.sink_tokens == 0 && !has_integers &&
+bool reads_codes_by_layer(const KvPlan& plan, KvDtype dtype) {
+  const int plain = plan.num_layers_from(KvSource::kPlain);
+  return plain + plan.num_layers_from(KvSource::kCoded) == plan.num_layers() &&
+         !(plain > 0 && is_integer(dtype)) &&
          plan.compression.window_tokens % kQuantisedTokens == 0 &&
          std::all_of(plan.coded.begin(), plan.coded.end(),
                      [](const CodedBlock& block) { return block.num_layers == 1; });

@@ -80,9 +80,10 @@ std::int64_t retained_layer_bytes(const KvPlan& plan, std::int64_t rows, KvDtype
 std::int64_t tokens_in_blocks(const KvPlan& plan, std::int64_t num_tokens);
 // Are prompts read as generated tokens are, through codes?
 bool codes_prompts(const KvPlan& plan);
-// Can such a prompt be read layer by layer all the same? Not if a block codes several layers, since its codes follow the
-// last of them; if sinks stay exact; or if plain layers, in a cache of `dtype`, become integers on the way.
-bool codes_prompts_by_layer(const KvPlan& plan, KvDtype dtype);
+// Can tokens that are read through codes be read layer by layer all the same? Not if a block codes several layers, since its
+// codes follow the last of them; if the window is no whole number of tiles; if layers have other sources than codes or their
+// own rows; or if plain layers, in a cache of `dtype`, become integers on the way.
+bool reads_codes_by_layer(const KvPlan& plan, KvDtype dtype);
 // Is a text's first token coded about a mean of its own? Where it is, codes_prompts.
 bool codes_first_token(const KvPlan& plan);
 // Bytes of the codes of so many tokens of a block: tokens * (bits / 8 + gain). Tokens are rounded up to tiles of

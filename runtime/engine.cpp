@@ -136,10 +136,13 @@ Engine Engine::with_part(const Engine& original, const Engine& converted, const 
 
 std::int64_t Engine::weight_bytes() const { return decoder_->weight_bytes() + factors_.bytes(); }
 
+bool Engine::has_cache_of_compute_type() const {
+  return kv_dtype_ == parse_kv_dtype(name_of(decoder_->dtype()));
+}
+
 bool Engine::continues_as_prompts() const {
   const bool keeps_all = plan_->num_layers_from(KvSource::kPlain) == plan_->num_layers() &&
-                         policy_->is_full() &&
-                         kv_dtype_ == parse_kv_dtype(name_of(decoder_->dtype()));
+                         policy_->is_full() && has_cache_of_compute_type();
   return keeps_all || codes_prompts(*plan_);
 }
 

@@ -118,6 +118,10 @@ class Engine {
   // `stopped`: as above, called between blocks; the sequences then contain the tokens read so far.
   std::vector<at::Tensor> extend(const std::vector<Sequence*>& sequences, const Ids& ids, Rows rows,
                                  const Stopped& stopped = {}) const;
+  // extend() for a long text: layer by layer, in fewer and larger steps, where coded layers allow it (reads_codes_by_layer).
+  // After an exception the sequences are empty, as after prefill()'s.
+  std::vector<at::Tensor> extend_text(const std::vector<Sequence*>& sequences, const Ids& ids,
+                                      Rows rows, const Stopped& stopped = {}) const;
   // Does prefill() of a whole text give the logits that extend() gives behind any beginning of it, but for rounding? So it is
   // where prompts are read through codes, and where the cache is neither compressed nor narrower than what is computed.
   bool continues_as_prompts() const;
@@ -138,13 +142,16 @@ class Engine {
   std::vector<std::int64_t> begin_anew(KvCache& cache, const std::vector<std::int64_t>& ids) const;
   void start_reuse(const Checkpoint& checkpoint, const CacheTypes& types,
                    const EngineOptions& options);
-  std::vector<at::Tensor> read_tile_by_tile(const std::vector<Sequence*>& sequences, const Ids& ids,
-                                            Rows rows, const Stopped& stopped) const;
+  std::vector<at::Tensor> read_block_by_block(const std::vector<Sequence*>& sequences,
+                                              const Ids& ids, Rows rows,
+                                              const Stopped& stopped) const;
+  bool has_cache_of_compute_type() const;
+  bool continues_by_layer() const;
   void check_coded_length(std::int64_t num_tokens) const;
   at::Tensor reuse(Sequence& sequence, const std::vector<std::int64_t>& ids,
                    const Stopped& stopped) const;
   std::vector<at::Tensor> read(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
-                               const Stopped& stopped) const;
+                               const Stopped& stopped, Pass pass = Pass::kPrefill) const;
   void keep_as_donor(const std::vector<std::int64_t>& ids, KvCache& cache) const;
   std::vector<PromptPiece> pieces_of_prompts(const std::vector<KvCache*>& caches,
                                              const Ids& ids) const;

@@ -66,7 +66,7 @@ std::vector<at::Tensor> Engine::prompt_logits(const std::vector<PromptPiece>& pi
 }
 
 std::vector<at::Tensor> Engine::read(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
-                                     const Stopped& stopped) const {
+                                     const Stopped& stopped, Pass pass) const {
   if (caches.empty()) {
     return {};
   }
@@ -85,8 +85,8 @@ std::vector<at::Tensor> Engine::read(const std::vector<KvCache*>& caches, const 
     {
       const ThreadScope threads(layer_work(caches, lengths));
       const PartScope scope(part_times_.get(), Part::kModel);
-      hidden_states = read_pieces({*decoder_, *plan_, factors_, Pass::kPrefill, *policy_}, caches,
-                                  lengths, pieces, compressions, stopped, part_times_.get());
+      hidden_states = read_pieces({*decoder_, *plan_, factors_, pass, *policy_}, caches, lengths,
+                                  pieces, compressions, stopped, part_times_.get());
       decoder_->rope().forget();  // a later turn's, of all positions that the cache holds
     }
     logits = prompt_logits(pieces, hidden_states, ids, rows);
@@ -177,10 +177,10 @@ at::Tensor Engine::reuse(Sequence& sequence, const std::vector<std::int64_t>& id
   return logits;
 }
 
-// Each tile of a text is coded before the next one attends to it.
-std::vector<at::Tensor> Engine::read_tile_by_tile(const std::vector<Sequence*>& sequences,
-                                                  const Ids& ids, Rows rows,
-                                                  const Stopped& stopped) const {
+// Each block of a text is compressed before the next one attends to it.
+std::vector<at::Tensor> Engine::read_block_by_block(const std::vector<Sequence*>& sequences,
+                                                    const Ids& ids, Rows rows,
+                                                    const Stopped& stopped) const {
   try {
     return extend(sequences, ids, rows, stopped);
   } catch (...) {
@@ -195,8 +195,8 @@ std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences,
                                         Rows rows, const Stopped& stopped) const {
   const c10::InferenceMode guard;
   check_call(sequences, ids);
-  if (codes_prompts(*plan_) && !codes_prompts_by_layer(*plan_, kv_dtype_)) {
-    return read_tile_by_tile(sequences, ids, rows, stopped);
+  if (codes_prompts(*plan_) && !reads_codes_by_layer(*plan_, kv_dtype_)) {
+    return read_block_by_block(sequences, ids, rows, stopped);
   }
   const bool reuses = reuse_ && rows == Rows::kLast;
   std::vector<at::Tensor> logits(sequences.size());
@@ -228,6 +228,31 @@ std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences,
     throw;
   }
   return logits;
+}
+
+// Plain layers of a prompt are read unrounded by the cache's type; keys of some models depend on the whole length.
+bool Engine::continues_by_layer() const {
+  bool by_length = false;
+  for (int layer = 0; layer < config().num_layers; ++layer) {
+    by_length = by_length || config().depends_on_length(layer);
+  }
+  return !plan_->coded.empty() && policy_->is_full() && !reuse_ && !by_length &&
+         reads_codes_by_layer(*plan_, kv_dtype_) &&
+         (plan_->num_layers_from(KvSource::kPlain) == 0 || has_cache_of_compute_type());
+}
+
+std::vector<at::Tensor> Engine::extend_text(const std::vector<Sequence*>& sequences, const Ids& ids,
+                                            Rows rows, const Stopped& stopped) const {
+  const c10::InferenceMode guard;
+  check_call(sequences, ids);
+  if (!continues_by_layer()) {
+    return read_block_by_block(sequences, ids, rows, stopped);
+  }
+  std::vector<KvCache*> caches;
+  for (Sequence* sequence : sequences) {
+    caches.push_back(sequence->cache_.get());
+  }
+  return read(caches, ids, rows, stopped, Pass::kContinue);
 }
 
 }  // namespace kvc

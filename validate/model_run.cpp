@@ -37,7 +37,7 @@ ContinuationRun continue_from(Engine& engine, const TokenRows& rows,
       engine.prefill(pointers(sequences), prompts, Engine::Rows::kLast);
   check_interrupt();
   const std::vector<at::Tensor> rest =
-      engine.extend(pointers(sequences), continuations, Engine::Rows::kAll);
+      engine.extend_text(pointers(sequences), continuations, Engine::Rows::kAll);
   ContinuationRun run;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     run.logits.push_back(at::cat({first[i], rest[i].narrow(0, 0, rest[i].size(0) - 1)}));

@@ -30,8 +30,17 @@ struct Rows {
   at::Tensor key, value;  // [n, num_kv_heads, head_dim], keys post-RoPE
 };
 
+// What a query reads exactly: its own tile and those before; and the sinks.
+struct ExactTokens {
+  std::int64_t tiles, sinks;
+
+  std::int64_t start(std::int64_t token) const {
+    return PromptAttention{.exact_tiles = tiles, .sinks = sinks}.exact_start(token);
+  }
+};
+
 at::Tensor attend(const at::Tensor& query, const Rows& coded, const Rows& exact, std::int64_t end,
-                  const AttentionRule& rule, std::int64_t exact_tiles) {
+                  const AttentionRule& rule, const ExactTokens& exact_tokens) {
   const at::Tensor queries = query.contiguous();
   at::Tensor output = at::empty_like(queries);
   PromptAttention params{.query = rows_before(end, queries),
@@ -45,7 +54,8 @@ at::Tensor attend(const at::Tensor& query, const Rows& coded, const Rows& exact,
                              1 / std::sqrt(static_cast<double>(query.size(2))))),
                          .softcap = static_cast<float>(rule.softcap),
                          .window = rule.window.value_or(0),
-                         .exact_tiles = exact_tiles};
+                         .exact_tiles = exact_tokens.tiles,
+                         .sinks = exact_tokens.sinks};
   params.coded_key = rows_before(coded.key.size(0), coded.key);
   params.coded_value = rows_before(coded.value.size(0), coded.value);
   const std::int64_t pieces = prompt_pieces(params);
@@ -66,15 +76,24 @@ class CodedPrompt {
         prompt_end_(prompt_end),
         dtype_(dtype),
         store_(store),
-        is_raw_(stores_raw_keys(context.decoder.config(), layer)) {}
+        is_raw_(stores_raw_keys(context.decoder.config(), layer)),
+        exact_{1 + context.plan.compression.window_tokens / kTileTokens,
+               context.plan.compression.sink_tokens} {}
 
   std::int64_t num_tokens() const { return store_.num_codes() + store_.num_exact(); }
 
-  // The window's exact rows and those of `tokens`, which are stored; what leaves the window becomes codes.
+  const ExactTokens& exact() const { return exact_; }
+
+  // The window's exact rows and those of `tokens`, which are stored; what leaves the window becomes codes. Sinks are among
+  // them where no codes follow them yet.
   Rows store(const NewTokens& tokens) {
-    const std::int64_t count = tokens.positions.size(0), first = store_.num_codes();
+    const std::int64_t count = tokens.positions.size(0);
+    const std::int64_t skipped = store_.num_codes() > 0 ? exact_.sinks : 0;
+    const std::int64_t first = store_.num_codes() + skipped;
     KeyValueStore& rows = store_.exact.front();
-    std::vector<at::Tensor> keys{rows.key.rows(dtype_)}, values{rows.value.rows(dtype_)};
+    const std::int64_t stored = rows.num_exact() - skipped;
+    std::vector<at::Tensor> keys{rows.key.rows(skipped, stored, dtype_)};
+    std::vector<at::Tensor> values{rows.value.rows(skipped, stored, dtype_)};
     for (std::int64_t done = 0; done < count;) {
       const std::int64_t step = coded_prompt_step(num_tokens(), count - done);
       rows.append((is_raw_ ? tokens.raw.key : tokens.key).narrow(0, done, step),
@@ -88,20 +107,22 @@ class CodedPrompt {
     return {is_raw_ ? turned(key, first) : key, at::cat(values)};
   }
 
-  // Rows of codes of the layer's first `count` tokens, which `rows` holds some of.
+  // Rows of the layer's first `count` tokens, which `rows` holds some of: sinks, and what codes say of the others.
   void rebuild(std::int64_t count, FirstRows& rows) const {
     const CodedView coded{context_.decoder, context_.plan, context_.factors.coded, store_};
+    const std::int64_t most = exact_.start(prompt_end_ - 1);
+    if (rows.count() == 0 && count > 0 && exact_.sinks > 0) {
+      const KeyValueStore& stored = store_.exact.front();
+      const at::Tensor key = stored.key.rows(0, exact_.sinks, dtype_);
+      rows.append(is_raw_ ? turned(key, 0) : key, stored.value.rows(0, exact_.sinks, dtype_), most,
+                  dtype_);
+    }
     while (rows.count() < count) {
       const std::int64_t first = rows.count();
       const DecodedTokens decoded =
-          decode_tokens(coded, 0, first, std::min(kChunkTokens, count - first));
-      rows.append(turned(decoded.key.to(dtype_), first), decoded.value,
-                  exact_start(prompt_end_ - 1, exact_tiles()), dtype_);
+          decode_tokens(coded, 0, first - exact_.sinks, std::min(kChunkTokens, count - first));
+      rows.append(turned(decoded.key.to(dtype_), first), decoded.value, most, dtype_);
     }
-  }
-
-  std::int64_t exact_tiles() const {
-    return 1 + context_.plan.compression.window_tokens / kTileTokens;
   }
 
  private:
@@ -116,6 +137,7 @@ class CodedPrompt {
   at::ScalarType dtype_;
   CodedStore& store_;
   bool is_raw_;
+  ExactTokens exact_;
 };
 
 }  // namespace
@@ -125,14 +147,13 @@ at::Tensor read_coded_prompt(const SourceContext& context, int layer, const NewT
   CodedPrompt coded_prompt(context, layer, tokens.prompt_end, query.scalar_type(), store);
   const Rows exact = coded_prompt.store(tokens);
   const std::int64_t end = coded_prompt.num_tokens();
-  const std::int64_t num_coded = exact_start(end - 1, coded_prompt.exact_tiles());
+  const std::int64_t num_coded = coded_prompt.exact().start(end - 1);
   FirstRows& rows = prompt.rows_of(layer);
   coded_prompt.rebuild(num_coded, rows);
   const Rows coded = num_coded > 0 ? Rows{rows.key(), rows.value()}
                                    : Rows{exact.key.narrow(0, 0, 0), exact.value.narrow(0, 0, 0)};
-  at::Tensor output =
-      attend(query, coded, exact, end, attention_rule(context.decoder.config(), layer),
-             coded_prompt.exact_tiles());
+  at::Tensor output = attend(query, coded, exact, end,
+                             attention_rule(context.decoder.config(), layer), coded_prompt.exact());
   if (end == tokens.prompt_end) {
     rows.clear();
   }

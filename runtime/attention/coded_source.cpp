@@ -62,11 +62,11 @@ class CodedSource : public LayerSource {
     return attend_coded(coded_layer(layer, cache), query, positions);
   }
 
-  // Codes follow each block of tokens, so later ones of the same prompt read them: a prompt comes here only where
-  // codes_prompts_by_layer.
+  // Codes follow each block of tokens, so later ones of the same text read them: it comes here only where
+  // reads_codes_by_layer.
   at::Tensor read(int layer, const NewTokens& tokens, const at::Tensor& query, KvCache& cache,
                   PromptKeys& prompt) override {
-    return codes_prompts(context().plan)
+    return codes_prompts(context().plan) || context().pass == Pass::kContinue
                ? read_coded_prompt(context(), layer, tokens, query, cache.coded(layer), prompt)
                : LayerSource::read(layer, tokens, query, cache, prompt);
   }

@@ -19,7 +19,8 @@
 
 namespace kvc {
 
-enum class Pass { kPrefill, kExtend };
+// Prompts, and generated tokens; kContinue reads tokens as if they were generated, but layer by layer as a prompt.
+enum class Pass { kPrefill, kExtend, kContinue };
 
 struct GroupAttended;  // kept_group.h
 

@@ -51,7 +51,7 @@ class PieceAttention {
       // Queries whose exact tokens begin earlier do not read this block.
       std::int64_t first = piece.first;
       while (params_.exact_start(first) <= std::max(key, seen)) {
-        first = first / kQuantisedRows * kQuantisedRows + kQuantisedRows;
+        first = params_.tile_end(first);
       }
       add(params_.coded_key, params_.coded_value, key, last, first, piece.last, true);
     }
@@ -63,12 +63,17 @@ class PieceAttention {
             piece.last, false);
       }
     } else {
-      const std::int64_t begin = std::max(exact_begin, seen / kQuantisedRows * kQuantisedRows);
-      for (std::int64_t tile = begin; tile < piece.last; tile += kQuantisedRows) {
-        const std::int64_t last = std::min(tile + kQuantisedRows, piece.last);
-        const std::int64_t stop = tile + params_.exact_tiles * kQuantisedRows;  // of its queries
-        add(params_.exact_key, params_.exact_value, tile, last, std::max(tile, piece.first),
-            std::min(stop, piece.last), false);
+      std::int64_t tile = exact_begin;
+      while (params_.tile_end(tile) <= seen) {
+        tile = params_.tile_end(tile);
+      }
+      while (tile < piece.last) {
+        const std::int64_t next = params_.tile_end(tile);
+        const std::int64_t stop =  // of its queries
+            std::max(tile, params_.sinks) + params_.exact_tiles * kQuantisedRows;
+        add(params_.exact_key, params_.exact_value, tile, std::min(next, piece.last),
+            std::max(tile, piece.first), std::min(stop, piece.last), false);
+        tile = next;
       }
     }
     finish();

@@ -21,8 +21,10 @@ struct TokenRows {
   }
 };
 
-// A query reads its own tile of kTileTokens tokens from `exact`, up to itself, and the exact_tiles - 1 before; earlier tiles
-// from `coded`. With exact_step it reads all of `exact` up to itself, and `coded` before, which ends there.
+// Tiles of kTileTokens tokens follow the first `sinks` tokens. A query reads its own tile from `exact`, up to itself, and the
+// exact_tiles - 1 before; earlier tiles from `coded`. Sinks are rows of `coded` too, which a query reads once a tile before
+// its exact ones exists, and of `exact` until then. With exact_step a query reads all of `exact` up to itself, and `coded`
+// before, which ends there.
 struct PromptAttention {
   TokenRows query{}, output{};  // of the same tokens, num_heads
   TokenRows coded_key{}, coded_value{}, exact_key{}, exact_value{};  // num_kv_heads; keys post-RoPE
@@ -30,10 +32,12 @@ struct PromptAttention {
   float scale = 1, softcap = 0;  // of scores, as in DecodeAttentionParams
   std::int64_t window = 0;       // a query sees the last `window` tokens, itself included; 0: all
   bool exact_step = false;
-  std::int64_t exact_tiles = 1;  // not with exact_step
+  std::int64_t exact_tiles = 1, sinks = 0;  // not with exact_step
 
-  // The first token that a query reads exactly.
+  // The first token that a query reads from `exact`.
   std::int64_t exact_start(std::int64_t token) const;
+  // Where the tile of a token ends; sinks: where their last one does.
+  std::int64_t tile_end(std::int64_t token) const;
   // The first token that it sees.
   std::int64_t seen_from(std::int64_t token) const {
     return window == 0 || token < window ? 0 : token - window + 1;

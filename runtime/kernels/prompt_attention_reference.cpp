@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -43,7 +44,15 @@ void attend_token(const PromptAttention& params, std::int64_t token, std::int64_
 }  // namespace
 
 std::int64_t PromptAttention::exact_start(std::int64_t token) const {
-  return exact_step ? exact_key.first : kvc::exact_start(token, exact_tiles);
+  if (exact_step) {
+    return exact_key.first;
+  }
+  const std::int64_t start = kvc::exact_start(std::max(token, sinks) - sinks, exact_tiles);
+  return start == 0 ? 0 : sinks + start;
+}
+
+std::int64_t PromptAttention::tile_end(std::int64_t token) const {
+  return token < sinks ? sinks : sinks + ((token - sinks) / kTileTokens + 1) * kTileTokens;
 }
 
 std::int64_t prompt_pieces(const PromptAttention& params) {

@@ -103,7 +103,7 @@ void CacheForecast::compress_groups(bool prompt_ended, PassBytes& pass) {
 std::int64_t CacheForecast::read(std::int64_t count) {
   const KvPlan& plan = settings_.plan;
   if (codes_prompts(plan) &&
-      !codes_prompts_by_layer(plan, settings_.plain_dtype.value_or(settings_.dtype))) {
+      !reads_codes_by_layer(plan, settings_.plain_dtype.value_or(settings_.dtype))) {
     return extend(count);
   }
   PassBytes pass{bytes()};

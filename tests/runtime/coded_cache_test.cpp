@@ -72,6 +72,35 @@ TEST_P(CodedForms, SeveralTokensAtATimeAreAsOneAtATime) {
   EXPECT_LT(mean_error(continued(*engine, 9), continued(*engine)), kRounding);
 }
 
+// Layer by layer where the window is a number of tiles and each block of one layer.
+TEST_P(CodedForms, ATextThatContinuesIsReadAsOneTokenAtATime) {
+  const auto [form, gain, model_type] = GetParam();
+  const SyntheticCheckpoint model{.model_type = model_type};
+  CodedPlanOptions options = form.options(gain);
+  testing::coarsen(options);
+  const Row ids = coded_ids();
+  const at::Tensor exact = testing::plain_logits(model, ids).slice(0, 41);
+  for (const std::int64_t window : {0, 6, 32}) {
+    KvPlan plan = coded_plan(model, options);
+    plan.compression.window_tokens = window;
+    const auto engine = load(model, plan);
+    Sequence sequence = engine->new_sequence();
+    engine->prefill({&sequence}, {testing::part(ids, 0, 41)}, Engine::Rows::kLast);
+    Sequence other = sequence.fork();
+    const Row rest = testing::part(ids, 41, ids.size());
+    const at::Tensor text = engine->extend_text({&other}, {rest}, Engine::Rows::kAll).front();
+    at::Tensor expected = at::empty_like(text);
+    for (std::size_t i = 0; i < rest.size(); ++i) {
+      expected[static_cast<std::int64_t>(i)] =
+          engine->extend({&sequence}, {{rest[i]}}, Engine::Rows::kLast).front()[0];
+    }
+    // Another order of summation may take a coefficient over the border between two codes, which later tokens see.
+    EXPECT_LT(mean_error(text, expected), mean_error(expected, exact) / 20) << window;
+    EXPECT_EQ(other.cache().coded(0).num_codes(), sequence.cache().coded(0).num_codes());
+    EXPECT_EQ(other.cache().allocated_bytes(), sequence.cache().allocated_bytes());
+  }
+}
+
 TEST_P(CodedForms, APromptInPiecesIsCodedAlike) {
   const auto [form, gain, model_type] = GetParam();
   const SyntheticCheckpoint model{.model_type = model_type};

@@ -57,7 +57,7 @@ constexpr CodedLayerForm kForms[] = {{"head", CodedScope::kHead},
                                      {"layer rotated", CodedScope::kLayer, kCodedPairs, true},
                                      {"group", CodedScope::kGroup}};
 
-// With sinks prompts are read tile by tile, otherwise layer by layer.
+// Prompts are read layer by layer where the window is a number of tiles, otherwise tile by tile.
 struct ExactTokens {
   std::int64_t sinks = 0, window = 0;
 };
@@ -114,7 +114,8 @@ INSTANTIATE_TEST_SUITE_P(All, CodedPrompts,
                                             ::testing::Values("llama", "qwen3", "gemma2")));
 INSTANTIATE_TEST_SUITE_P(Windows, CodedPrompts,
                          ::testing::Combine(::testing::ValuesIn(kForms), ::testing::Values(true),
-                                            ::testing::Values(ExactTokens{0, 32}),
+                                            ::testing::Values(ExactTokens{0, 32},
+                                                              ExactTokens{3, 7}),
                                             ::testing::Values("llama", "gemma2")));
 
 TEST(ContinuesAsPrompts, WhereOnePassGivesTheLogitsOfTheContinuation) {

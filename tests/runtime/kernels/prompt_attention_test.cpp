@@ -19,7 +19,7 @@ struct Shape {
   std::int64_t num_heads, num_kv_heads, head_dim, window = 0;
   float softcap = 0;
   bool exact_step = false;
-  std::int64_t exact_tiles = 1;
+  std::int64_t exact_tiles = 1, sinks = 0;
 };
 
 // Rows of tokens of a type, and what each number is.
@@ -72,7 +72,8 @@ class Prompt {
                            .softcap = shape_.softcap,
                            .window = shape_.window,
                            .exact_step = shape_.exact_step,
-                           .exact_tiles = shape_.exact_tiles};
+                           .exact_tiles = shape_.exact_tiles,
+                           .sinks = shape_.sinks};
     const std::int64_t begin =
         shape_.exact_step ? first / kTileTokens * kTileTokens : params.exact_start(first);
     params.exact_key = part(exact_key_, begin, last);
@@ -118,6 +119,15 @@ constexpr Shape kShapes[] = {
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .exact_tiles = 2},
     {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .window = 100, .exact_tiles = 3},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .window = 5, .exact_tiles = 6},
+    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .sinks = 4},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .exact_tiles = 2, .sinks = 4},
+    {.num_heads = 2,
+     .num_kv_heads = 1,
+     .head_dim = 32,
+     .window = 100,
+     .exact_tiles = 3,
+     .sinks = 40},
+    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .window = 5, .exact_tiles = 2, .sinks = 32},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .exact_step = true},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .window = 70, .exact_step = true},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .window = 3, .exact_step = true}};
