@@ -34,4 +34,9 @@ void check_interrupt() {
   }
 }
 
+bool stop_if_interrupted() {
+  check_interrupt();
+  return false;
+}
+
 }  // namespace kvc

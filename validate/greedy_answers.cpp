@@ -19,11 +19,6 @@ std::vector<Sequence*> addresses(Sequences& sequences) {
   return result;
 }
 
-bool stop_if_interrupted() {
-  check_interrupt();
-  return false;
-}
-
 // One question that a model answers.
 struct OpenAnswer {
   Continuation continuation;

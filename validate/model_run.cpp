@@ -30,14 +30,12 @@ ContinuationRun continue_from(Engine& engine, const TokenRows& rows,
     prompts.emplace_back(rows[i].begin(), rows[i].begin() + begin[i]);
     continuations.emplace_back(rows[i].begin() + begin[i], rows[i].begin() + end[i]);
   }
-  check_interrupt();
   const std::int64_t bytes_before = engine.pool().allocated_bytes();
   std::vector<Sequence> sequences = new_sequences(engine, rows.size());
   const std::vector<at::Tensor> first =
-      engine.prefill(pointers(sequences), prompts, Engine::Rows::kLast);
-  check_interrupt();
-  const std::vector<at::Tensor> rest =
-      engine.extend_text(pointers(sequences), continuations, Engine::Rows::kAll);
+      engine.prefill(pointers(sequences), prompts, Engine::Rows::kLast, stop_if_interrupted);
+  const std::vector<at::Tensor> rest = engine.extend_text(pointers(sequences), continuations,
+                                                          Engine::Rows::kAll, stop_if_interrupted);
   ContinuationRun run;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     run.logits.push_back(at::cat({first[i], rest[i].narrow(0, 0, rest[i].size(0) - 1)}));
@@ -64,10 +62,10 @@ ContinuationRun continue_in_blocks(Engine& engine, const std::vector<std::int64_
 }
 
 ModelRun in_one_pass(Engine& engine, const TokenRows& rows, std::int64_t block_tokens) {
-  check_interrupt();
   const std::int64_t bytes_before = engine.pool().allocated_bytes();
   std::vector<Sequence> sequences = new_sequences(engine, rows.size());
-  ModelRun run{.teacher_forced = engine.prefill(pointers(sequences), rows, Engine::Rows::kAll),
+  ModelRun run{.teacher_forced = engine.prefill(pointers(sequences), rows, Engine::Rows::kAll,
+                                                stop_if_interrupted),
                .continuation = {}};
   run.continuation.kv_bytes = engine.pool().allocated_bytes() - bytes_before;
   for (at::Tensor& logits : run.teacher_forced) {
@@ -85,9 +83,8 @@ std::vector<at::Tensor> teacher_forced_logits(Engine& engine, const TokenRows& r
   for (const auto& row : rows) {
     inputs.emplace_back(row.begin(), row.end() - 1);
   }
-  check_interrupt();
   std::vector<Sequence> sequences = new_sequences(engine, rows.size());
-  return engine.prefill(pointers(sequences), inputs, Engine::Rows::kAll);
+  return engine.prefill(pointers(sequences), inputs, Engine::Rows::kAll, stop_if_interrupted);
 }
 
 ContinuationRun continue_rows(Engine& engine, const TokenRows& rows, std::int64_t block_tokens) {
