@@ -56,11 +56,15 @@ std::vector<std::int64_t> Tokenizer::with_special_tokens(std::vector<std::int64_
 
 std::string Tokenizer::decode(const std::vector<std::int64_t>& ids,
                               bool skip_special_tokens) const {
+  std::vector<std::int64_t> known;
+  known.reserve(ids.size());
   for (const std::int64_t id : ids) {
-    KVC_CHECK(id >= 0 && id < vocab_size(), "token id {} is outside the tokenizer's 0..{}", id,
-              vocab_size() - 1);
+    KVC_CHECK(id >= 0, "token id {} to decode: expected 0 or more", id);
+    if (id < vocab_size()) {
+      known.push_back(id);
+    }
   }
-  return backend_->decode(ids, skip_special_tokens);
+  return backend_->decode(known, skip_special_tokens);
 }
 
 std::int64_t Tokenizer::vocab_size() const { return backend_->id_bound(); }

@@ -29,8 +29,8 @@ class Tokenizer {
   std::vector<std::int64_t> encode(std::string_view text, bool add_special_tokens = true) const;
   // What the post-processor puts around the ids of a text that was encoded without.
   std::vector<std::int64_t> with_special_tokens(std::vector<std::int64_t> ids) const;
-  // Ids without a token (gaps of the vocabulary) give no text; ids outside 0..vocab_size() are an
-  // Error.
+  // Ids without a token give no text: gaps of the vocabulary, and ids behind it, since the vocabularies of models are often
+  // padded. Negative ids are an Error.
   std::string decode(const std::vector<std::int64_t>& ids, bool skip_special_tokens = true) const;
   std::int64_t vocab_size() const;  // largest id + 1, added tokens included
   const std::string& hash() const;  // SHA-256 of what the ids depend on
