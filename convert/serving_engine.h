@@ -22,7 +22,8 @@ using Given = std::function<bool(const char* flag)>;
 
 // Does the engine say how many tokens stay exact, whatever the context?
 bool prescribes_tokens(ServingEngine engine);
-// Sets what the engine requires of a method's settings. Without --method the method becomes coded. UsageError where other settings were given.
+// Sets what the engine requires of a method's settings. Without --method the method becomes coded. UsageError where other
+// settings were given.
 void suit_engine(ServingEngine engine, const Given& given, ConvertSettings& settings);
 // UsageError if the engine does not run what these settings make, or not in this family. model_type: of config.json
 void check_served(ServingEngine engine, const ConvertSettings& settings,

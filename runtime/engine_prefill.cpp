@@ -17,16 +17,21 @@ std::int64_t length_of(const std::vector<std::int64_t>& ids) {
   return static_cast<std::int64_t>(ids.size());
 }
 
+bool any_depends_on_length(const ModelConfig& config) {
+  bool any = false;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    any = any || config.depends_on_length(layer);
+  }
+  return any;
+}
+
 }  // namespace
 
 // A later turn sees keys of the cache, which RoPE that depends on the length turns when they are read, by
 // the length that is there: such a turn is not read in pieces. Nor are latents of such a model.
 std::vector<PromptPiece> Engine::pieces_of_prompts(const std::vector<KvCache*>& caches,
                                                    const Ids& ids) const {
-  bool by_length = false;
-  for (int layer = 0; layer < config().num_layers; ++layer) {
-    by_length = by_length || config().depends_on_length(layer);
-  }
+  const bool by_length = any_depends_on_length(config());
   std::vector<std::int64_t> num_tokens;
   std::vector<bool> whole;
   for (const KvCache* cache : caches) {
@@ -232,12 +237,8 @@ std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences,
 
 // Plain layers of a prompt are read unrounded by the cache's type; keys of some models depend on the whole length.
 bool Engine::continues_by_layer() const {
-  bool by_length = false;
-  for (int layer = 0; layer < config().num_layers; ++layer) {
-    by_length = by_length || config().depends_on_length(layer);
-  }
-  return !plan_->coded.empty() && policy_->is_full() && !reuse_ && !by_length &&
-         reads_codes_by_layer(*plan_, kv_dtype_) &&
+  return !plan_->coded.empty() && policy_->is_full() && !reuse_ &&
+         !any_depends_on_length(config()) && reads_codes_by_layer(*plan_, kv_dtype_) &&
          (plan_->num_layers_from(KvSource::kPlain) == 0 || has_cache_of_compute_type());
 }
 

@@ -34,9 +34,7 @@ struct Rows {
 struct ExactTokens {
   std::int64_t tiles, sinks;
 
-  std::int64_t start(std::int64_t token) const {
-    return PromptAttention{.exact_tiles = tiles, .sinks = sinks}.exact_start(token);
-  }
+  std::int64_t start(std::int64_t token) const { return exact_start(token, tiles, sinks); }
 };
 
 at::Tensor attend(const at::Tensor& query, const Rows& coded, const Rows& exact, std::int64_t end,

@@ -21,9 +21,12 @@
 namespace kvc {
 
 inline constexpr std::int64_t kTileTokens = kQuantisedRows;
-// The first token that a token reads exactly, of as many tiles with its own.
-inline std::int64_t exact_start(std::int64_t token, std::int64_t exact_tiles) {
-  return std::max<std::int64_t>(0, token / kTileTokens - (exact_tiles - 1)) * kTileTokens;
+// From which token on a token reads all exactly, of as many tiles with its own. Tiles follow the first `sinks` tokens.
+inline std::int64_t exact_start(std::int64_t token, std::int64_t exact_tiles,
+                                std::int64_t sinks = 0) {
+  const std::int64_t tile = std::max<std::int64_t>(0, token - sinks) / kTileTokens;
+  const std::int64_t start = std::max<std::int64_t>(0, tile - (exact_tiles - 1)) * kTileTokens;
+  return start == 0 ? 0 : sinks + start;
 }
 inline constexpr int kWidestCode = 8;
 

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -44,11 +43,7 @@ void attend_token(const PromptAttention& params, std::int64_t token, std::int64_
 }  // namespace
 
 std::int64_t PromptAttention::exact_start(std::int64_t token) const {
-  if (exact_step) {
-    return exact_key.first;
-  }
-  const std::int64_t start = kvc::exact_start(std::max(token, sinks) - sinks, exact_tiles);
-  return start == 0 ? 0 : sinks + start;
+  return exact_step ? exact_key.first : kvc::exact_start(token, exact_tiles, sinks);
 }
 
 std::int64_t PromptAttention::tile_end(std::int64_t token) const {
