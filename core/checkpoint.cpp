@@ -8,6 +8,7 @@
 #include "core/checkpoint_files.h"
 #include "core/error.h"
 #include "core/hash.h"
+#include "core/interrupt.h"
 #include "core/output.h"
 #include "core/safetensors.h"
 
@@ -19,6 +20,16 @@ namespace fs = std::filesystem;
 constexpr std::size_t kMaxConfigBytes = 16u << 20;
 
 }  // namespace
+
+bool has_tensors_of(const Checkpoint& checkpoint, const Checkpoint& other) {
+  const std::vector<std::string> names = other.tensor_names();
+  return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+    check_interrupt();
+    return checkpoint.contains(name) && checkpoint.info(name).dtype == other.info(name).dtype &&
+           checkpoint.info(name).shape == other.info(name).shape &&
+           std::ranges::equal(checkpoint.bytes(name), other.bytes(name));
+  });
+}
 
 Checkpoint Checkpoint::open_config_only(const fs::path& directory) {
   check_checkpoint_directory(directory);

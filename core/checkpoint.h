@@ -58,6 +58,9 @@ class Checkpoint {
   mutable std::string hash_;
 };
 
+// Has `checkpoint` every tensor of `other`, byte for byte? Reads both.
+bool has_tensors_of(const Checkpoint& checkpoint, const Checkpoint& other);
+
 // Splits `tensors` into shards of at most `shard_bytes` as transformers does, writes
 // model.safetensors or model-0000i-of-0000n.safetensors plus model.safetensors.index.json into
 // `directory`.

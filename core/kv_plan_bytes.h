@@ -80,6 +80,8 @@ std::int64_t retained_layer_bytes(const KvPlan& plan, std::int64_t rows, KvDtype
 std::int64_t tokens_in_blocks(const KvPlan& plan, std::int64_t num_tokens);
 // Are prompts read as generated tokens are, through codes?
 bool codes_prompts(const KvPlan& plan);
+// Do prompts read the keys and values of the model's own projections, unrounded, whatever the cache keeps of them afterwards?
+bool reads_prompts_exactly(const KvPlan& plan);
 // Can tokens that are read through codes be read layer by layer all the same? Not if a block codes several layers, since its
 // codes follow the last of them; if the window is no whole number of tiles; if layers have other sources than codes or their
 // own rows; or if plain layers, in a cache of `dtype`, become integers on the way.

@@ -18,10 +18,10 @@ namespace kvc {
 // Refers to both models.
 class Comparer {
  public:
-  // `original`: the reference's own cache, as plain_plan() of its config. `by_part`: also what each part of
-  // the candidate's plan costs alone.
-  Comparer(ReferenceRun& reference, KvPlan original, Engine& candidate, std::int64_t block_tokens,
-           bool by_part);
+  // `original`: the reference's own cache, as plain_plan() of its config. `reads_alike`: what the candidate reads exactly, it
+  // reads as the reference does, so that its teacher-forced logits need no pass.
+  Comparer(ReferenceRun& reference, KvPlan original, Engine& candidate, bool reads_alike,
+           const ValidateOptions& options);
 
   void add(const TokenRows& rows);
   // Bytes, numbers of rows and tokens, both settings and parts.
@@ -36,6 +36,7 @@ class Comparer {
   ReferenceRun& reference_;
   KvPlan original_;
   Engine& candidate_;
+  bool needs_teacher_forcing_;
   std::int64_t block_tokens_;
   ComparisonAccumulator teacher_forced_, continuation_;
   std::vector<Part> parts_;

@@ -123,6 +123,12 @@ std::string recall_note(const Recall& recall) {
                    recall.num_asked, recall.candidate_right, recall.reference_right);
 }
 
+std::string teacher_forced_html(const ValidationReport& report) {
+  return report.teacher_forced_ran
+             ? "<h2>KL divergence, teacher-forced</h2>\n" + histogram_chart(report.teacher_forced)
+             : "";
+}
+
 std::string settings_note(const ValidationReport& report) {
   const Json block = report.options.value("block_tokens", Json(0));
   const std::string continuation =
@@ -135,9 +141,10 @@ std::string settings_note(const ValidationReport& report) {
                 block.dump());
   return fmt::format(
       "<p class=\"soft\">Continuation: {}. Teacher-forced: one exact forward over each sequence, "
-      "which sees changed weights only. ± is the standard error over sequences; logarithms are "
+      "which sees changed weights only{}. ± is the standard error over sequences; logarithms are "
       "natural.</p>\n{}",
-      continuation, recall_note(report.recall));
+      continuation, report.teacher_forced_ran ? "" : fmt::format("; {}", kSameModel),
+      recall_note(report.recall));
 }
 
 }  // namespace
@@ -154,8 +161,7 @@ std::string html_report(const ValidationReport& report) {
           "<h2>KL divergence in the continuation</h2>\n" + histogram_chart(report.continuation) +
           "<h2>KL divergence by position in the continuation</h2>\n" +
           position_chart(report.continuation) + layers_html(report.layers) + parts_html(report) +
-          "<h2>KL divergence, teacher-forced</h2>\n" + histogram_chart(report.teacher_forced) +
-          "<h2>How it was measured</h2>\n" + inputs_table(report));
+          teacher_forced_html(report) + "<h2>How it was measured</h2>\n" + inputs_table(report));
 }
 
 }  // namespace kvc

@@ -140,6 +140,7 @@ Json to_json(const ValidationReport& report) {
           {"original_kv_bytes", report.original_kv_bytes},
           {"continuation", to_json(report.continuation)},
           {"teacher_forced", to_json(report.teacher_forced)},
+          {"teacher_forced_ran", report.teacher_forced_ran},
           {"recall", recall_json(report.recall)},
           {"tasks", tasks_json(report.tasks)},
           {"layers", to_json(report.layers)},
@@ -171,6 +172,9 @@ std::string text_report(const ValidationReport& report) {
   for (const ReportRow& number : report_rows()) {
     text += row(number.text, with_error(number.value(report.continuation)),
                 with_error(number.value(report.teacher_forced)));
+  }
+  if (!report.teacher_forced_ran) {
+    text += fmt::format("  teacher-forced: {}\n", kSameModel);
   }
   if (report.recall.num_asked > 0) {
     text += recall_line(report.recall);

@@ -8,6 +8,10 @@
 
 namespace kvc {
 
+// Why the teacher-forced setting was not run.
+inline constexpr const char* kSameModel =
+    "not run, because the candidate has the original's weights and reads prompts exactly";
+
 // A number of a comparison that reports print.
 struct ReportRow {
   const char *text, *html;  // its names on a terminal and on the page; null: not there

@@ -44,6 +44,15 @@ std::string stored_dtype(const std::string& compute, const ModelConfig& model) {
   return width > bytes_per_element(own) ? to_string(own) : compute;
 }
 
+// Without what a conversion adds, and without the code that it names.
+Json model_json(const Checkpoint& checkpoint, const ModelConfig& config) {
+  Json json = checkpoint.config();
+  json["model_type"] = config.arch->model_type;
+  json.erase("kvconvert");
+  json.erase("auto_map");
+  return json;
+}
+
 void check_parts(const ValidateOptions& options, const KvPlan& candidate) {
   KVC_CHECK(
       !options.by_part || candidate.num_layers_from(KvSource::kPlain) < candidate.num_layers(),
@@ -145,8 +154,12 @@ ValidationReport validate(const ValidateOptions& given) {
   engine_options.selective = options.selective;
   Engine candidate = Engine::load(options.candidate, engine_options);
   check_parts(options, candidate.plan());
-  Comparer comparer(reference, plain_plan(config), candidate, options.block_tokens,
-                    options.by_part);
+  // An MLA model's prompts read what its cache keeps.
+  const bool reads_alike = reads_prompts_exactly(candidate.plan()) && !config.mla &&
+                           model_json(candidate_checkpoint, candidate_config) ==
+                               model_json(reference_checkpoint, config) &&
+                           has_tensors_of(candidate_checkpoint, reference_checkpoint);
+  Comparer comparer(reference, plain_plan(config), candidate, reads_alike, options);
   const TokenRows& rows = text.sequences;
   Progress progress("validate", static_cast<std::int64_t>(rows.size()));
   const std::size_t step = rows_per_batch(rows, config.vocab_size);

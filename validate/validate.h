@@ -123,7 +123,9 @@ struct ValidationReport {
   std::int64_t kv_bytes = 0, original_kv_bytes = 0;
   std::int64_t num_sequences = 0, num_tokens = 0;
   Comparison teacher_forced;  // one exact forward over the text: sees weight changes only
-  Comparison continuation;    // prefill, compress, score the rest through the compressed cache
+  // False where the candidate's logits in that setting are the reference's by construction, and were taken from there.
+  bool teacher_forced_ran = true;
+  Comparison continuation;  // prefill, compress, score the rest through the compressed cache
   Recall recall;
   std::vector<TaskScores> tasks{};
   std::vector<LayerShare> layers{};  // of the candidate

@@ -160,6 +160,35 @@ TEST_F(Validate, BlocksOfOneModelAgree) {
   EXPECT_EQ(report.continuation.same_top.mean, 1.0);
 }
 
+// A copy of the original reads prompts as it does; a byte or a setting that differs has to be measured.
+TEST_F(Validate, TheSameModelNeedsNoTeacherForcing) {
+  write(other_, 0);
+  options_.candidate = other_;
+  EXPECT_TRUE(validate(options_).teacher_forced_ran) << "one pass serves both settings";
+  options_.kv_dtype = "int4";
+  const ValidationReport same = validate(options_);
+  EXPECT_FALSE(same.teacher_forced_ran);
+  EXPECT_EQ(same.teacher_forced.kl_divergence.mean, 0);
+  EXPECT_EQ(same.teacher_forced.num_positions, 3 * 63);
+  EXPECT_GT(same.continuation.kl_divergence.mean, 0);
+  EXPECT_THAT(text_report(same), HasSubstr("teacher-forced: not run"));
+  const fs::path weights = other_ / "model.safetensors";
+  std::string bytes = read_file(weights, 1 << 24);
+  bytes[bytes.size() - 1] ^= 1;  // an exponent's bit of the last tensor
+  fs::remove(weights);
+  write_file(weights, bytes);
+  const ValidationReport flipped = validate(options_);
+  EXPECT_TRUE(flipped.teacher_forced_ran);
+  EXPECT_GT(flipped.teacher_forced.kl_divergence.mean, 0);
+  fs::remove_all(other_);
+  write(other_, 0);
+  Json config = read_json(other_ / "config.json", 1 << 20);
+  config["rope_theta"] = 500.0;
+  fs::remove(other_ / "config.json");
+  write_file(other_ / "config.json", dump_json(config));
+  EXPECT_GT(validate(options_).teacher_forced.kl_divergence.mean, 0);
+}
+
 TEST_F(Validate, AnotherTypeOfCacheIsTheCandidates) {
   options_.kv_dtype = "float16";
   const ValidationReport report = validate(options_);
@@ -189,6 +218,7 @@ TEST_F(Validate, DifferentModelsDoNot) {
   write(other_, 1);
   options_.candidate = other_;
   const ValidationReport report = validate(options_);
+  EXPECT_TRUE(report.teacher_forced_ran);
   EXPECT_GT(report.teacher_forced.kl_divergence.mean, 0.01);
   EXPECT_GT(report.continuation.kl_divergence.standard_error, 0);
   EXPECT_LT(report.continuation.same_top.mean, 1.0);

@@ -1,0 +1,98 @@
+// Which caches change nothing of the prompt that fills them (reads_prompts_exactly).
+#include <gtest/gtest.h>
+
+#include "core/kv_plan_bytes.h"
+#include "tests/runtime/engine_fixture.h"
+#include "tests/runtime/factored_checkpoint.h"
+#include "tests/testing/tensor_matchers.h"
+#include "tests/testing/test_tensors.h"
+
+namespace kvc::exact_prompts_test {
+namespace {
+
+using testing::coded_plan;
+using testing::CodedScope;
+using testing::kRounding;
+using testing::principal_plan;
+using testing::small_policy;
+using testing::SyntheticCheckpoint;
+
+struct Case {
+  std::string name;
+  KvPlan plan;
+  EngineOptions options{};
+};
+
+const SyntheticCheckpoint kModel{.model_type = "llama"};
+
+// Ranks and codes so small that whatever reads through them differs.
+std::vector<Case> exact_cases() {
+  std::vector<Case> cases;
+  for (const CodedScope scope : {CodedScope::kHead, CodedScope::kLayer, CodedScope::kGroup}) {
+    cases.push_back({fmt::format("codes of scope {}", static_cast<int>(scope)),
+                     coded_plan(kModel, {.scope = scope, .coefficients = {0, 0, 6}})});
+  }
+  for (const LatentBasis basis : {LatentBasis::kCalibrated, LatentBasis::kRequest}) {
+    cases.push_back(
+        {"directions, " + to_string(basis), principal_plan(kModel, 2, basis, false, 2, 2)});
+  }
+  for (const MergeRule rule : {MergeRule::kNone, MergeRule::kMean, MergeRule::kLs}) {
+    cases.push_back({"latents, rule " + to_string(rule),
+                     testing::grouped_plan(kModel, 2, 8, small_policy(rule))});
+  }
+  KvPlan paired = plain_plan(kModel.num_layers, kModel.num_kv_heads, kModel.head_dim);
+  paired.method = "minicache";
+  paired.layers[2] = paired.layers[3] = KvSource::kPaired;
+  paired.paired = PairedLayers{.first_layers = {2}, .retained = 0.05};
+  paired.check();
+  cases.push_back({"pairs", paired});
+  const KvPlan plain = plain_plan(kModel.num_layers, kModel.num_kv_heads, kModel.head_dim);
+  for (const char* dtype : {"float16", "int8", "int2"}) {
+    cases.push_back({dtype, plain, testing::cache_of(dtype)});
+  }
+  for (const char* policy : {"streamingllm:sink=2,window=8", "h2o:budget=16", "snapkv:budget=40",
+                             "zeromerge:budget=16", "think"}) {
+    EngineOptions options;
+    options.policy = parse_token_policy(policy);
+    cases.push_back({policy, plain, options});
+  }
+  return cases;
+}
+
+at::Tensor prompt_logits(const Case& of, const testing::Row& ids) {
+  const auto engine = testing::load(kModel, of.plan, of.options);
+  Sequence sequence = engine->new_sequence();
+  return engine->prefill({&sequence}, {ids}, Engine::Rows::kAll).front();
+}
+
+TEST(ExactPrompts, AreTheModelsWhateverTheCacheKeeps) {
+  const testing::OneThread one;
+  const testing::Row ids = testing::random_ids(1, 120, kModel.vocab_size, 5).front();
+  const at::Tensor expected = testing::plain_logits(kModel, ids);
+  for (Case& of : exact_cases()) {
+    EXPECT_TRUE(reads_prompts_exactly(of.plan)) << of.name;
+    EXPECT_TRUE(testing::tensors_close(prompt_logits(of, ids), expected, kRounding)) << of.name;
+    of.options.prefill_chunk = 32;  // later pieces read the cache's prompt, not what it keeps
+    EXPECT_TRUE(testing::tensors_close(prompt_logits(of, ids), expected, kRounding)) << of.name;
+  }
+}
+
+TEST(ExactPrompts, AreNotThoseOfReplacedProjectionsAndCodes) {
+  const testing::OneThread one;
+  const testing::Row ids = testing::random_ids(1, 120, kModel.vocab_size, 5).front();
+  const at::Tensor expected = testing::plain_logits(kModel, ids);
+  CompressionSettings truncated = small_policy(MergeRule::kNone);
+  truncated.prefill = PrefillMode::kTruncated;
+  const Case cases[] = {
+      {"codes", coded_plan(kModel, {.coefficients = {0, 0, 6}, .codes_prompts = true})},
+      {"truncated latents", testing::grouped_plan(kModel, 2, 8, truncated)},
+      {"split latents", testing::split_plan(kModel, 2, 2)},
+      {"fused layers", testing::fused_upper_plan(kModel, FusionForm::kChannel, 2)}};
+  for (const Case& of : cases) {
+    EXPECT_FALSE(reads_prompts_exactly(of.plan)) << of.name;
+    EXPECT_FALSE(testing::tensors_close(prompt_logits(of, ids), expected, kRounding)) << of.name;
+  }
+}
+
+}  // namespace
+}  // namespace kvc::exact_prompts_test
