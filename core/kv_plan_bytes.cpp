@@ -213,13 +213,6 @@ std::int64_t tokens_in_blocks(const KvPlan& plan, std::int64_t num_tokens) {
 
 bool codes_prompts(const KvPlan& plan) { return plan.compression.prefill == PrefillMode::kCoded; }
 
-bool reads_prompts_exactly(const KvPlan& plan) {
-  return plan.compression.prefill == PrefillMode::kExact &&
-         plan.num_layers_from(KvSource::kFused) == 0 &&
-         std::none_of(plan.groups.begin(), plan.groups.end(),
-                      [](const LatentGroup& group) { return group.replaces_projections(); });
-}
-
 bool reads_codes_by_layer(const KvPlan& plan, KvDtype dtype) {
   const int plain = plan.num_layers_from(KvSource::kPlain);
   return plain + plan.num_layers_from(KvSource::kCoded) == plan.num_layers() &&

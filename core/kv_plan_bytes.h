@@ -37,7 +37,7 @@ inline constexpr std::int64_t kQuantisedTokens = 32;
 std::int64_t quantised_key_bytes(std::int64_t tokens, std::int64_t width, KvDtype dtype);
 std::int64_t quantised_value_bytes(std::int64_t tokens, std::int64_t width, std::int64_t head_dim,
                                    KvDtype dtype);
-// Is a latent smaller as codes than as 16-bit numbers? Otherwise it stays 16-bit.
+// True if a latent is smaller as codes than as 16-bit numbers; otherwise it stays 16-bit.
 bool quantises_latents(std::int64_t rank, KvDtype dtype);
 // Tokens of a plain layer that are codes after `num_tokens`; 0 for types that are no integers.
 std::int64_t quantised_tokens(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
@@ -78,15 +78,13 @@ std::int64_t retained_layer_bytes(const KvPlan& plan, std::int64_t rows, KvDtype
                                   std::int64_t page_tokens = 1);
 // Tokens outside the sinks and the window, in whole blocks of kQuantisedTokens: those of a coded layer that are codes.
 std::int64_t tokens_in_blocks(const KvPlan& plan, std::int64_t num_tokens);
-// Are prompts read as generated tokens are, through codes?
+// True if prompts read codes, as generated tokens do.
 bool codes_prompts(const KvPlan& plan);
-// Do prompts read the keys and values of the model's own projections, unrounded, whatever the cache keeps of them afterwards?
-bool reads_prompts_exactly(const KvPlan& plan);
-// Can tokens that are read through codes be read layer by layer all the same? Not if a block codes several layers, since its
-// codes follow the last of them; if the window is no whole number of tiles; if layers have other sources than codes or their
-// own rows; or if plain layers, in a cache of `dtype`, become integers on the way.
+// True if a text that is read through codes can be read layer by layer. Requires blocks of one layer each (the codes of several
+// follow the last of them), a window of whole tiles, no source but codes and plain rows, and plain layers that do not become
+// integers in a cache of `dtype`.
 bool reads_codes_by_layer(const KvPlan& plan, KvDtype dtype);
-// Is a text's first token coded about a mean of its own? Where it is, codes_prompts.
+// True if a text's first token is coded about a mean of its own. Implies codes_prompts.
 bool codes_first_token(const KvPlan& plan);
 // Bytes of the codes of so many tokens of a block: tokens * (bits / 8 + gain). Tokens are rounded up to tiles of
 // kQuantisedTokens, as to pages.

@@ -146,6 +146,13 @@ bool Engine::continues_as_prompts() const {
   return keeps_all || codes_prompts(*plan_);
 }
 
+bool Engine::reads_prompts_exactly() const {
+  return plan_->compression.prefill == PrefillMode::kExact && !policy_->compress_chunks &&
+         plan_->num_layers_from(KvSource::kFused) == 0 && !config().mla &&
+         std::none_of(plan_->groups.begin(), plan_->groups.end(),
+                      [](const LatentGroup& group) { return group.replaces_projections(); });
+}
+
 StoreOptions Engine::store_options() const {
   return {.pool = pool_,
           .dtype = scalar_type_of(kv_dtype_, decoder_->dtype()),

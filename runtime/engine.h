@@ -122,9 +122,12 @@ class Engine {
   // After an exception the sequences are empty, as after prefill()'s.
   std::vector<at::Tensor> extend_text(const std::vector<Sequence*>& sequences, const Ids& ids,
                                       Rows rows, const Stopped& stopped = {}) const;
-  // Does prefill() of a whole text give the logits that extend() gives behind any beginning of it, but for rounding? So it is
-  // where prompts are read through codes, and where the cache is neither compressed nor narrower than what is computed.
+  // True if prefill() of a whole text gives the logits that extend() gives after any part of it, up to rounding: prompts are read
+  // through codes, or the cache is neither compressed nor narrower than what is computed.
   bool continues_as_prompts() const;
+  // True if a new sequence's prompt reads the keys and values of the checkpoint's own projections, unrounded, whatever the cache
+  // keeps of them afterwards.
+  bool reads_prompts_exactly() const;
 
  private:
   struct PendingIds;

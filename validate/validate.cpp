@@ -154,8 +154,7 @@ ValidationReport validate(const ValidateOptions& given) {
   engine_options.selective = options.selective;
   Engine candidate = Engine::load(options.candidate, engine_options);
   check_parts(options, candidate.plan());
-  // An MLA model's prompts read what its cache keeps.
-  const bool reads_alike = reads_prompts_exactly(candidate.plan()) && !config.mla &&
+  const bool reads_alike = candidate.reads_prompts_exactly() &&
                            model_json(candidate_checkpoint, candidate_config) ==
                                model_json(reference_checkpoint, config) &&
                            has_tensors_of(candidate_checkpoint, reference_checkpoint);

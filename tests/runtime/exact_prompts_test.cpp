@@ -1,7 +1,6 @@
-// Which caches change nothing of the prompt that fills them (reads_prompts_exactly).
+// Which caches change nothing of the prompt that fills them (Engine::reads_prompts_exactly).
 #include <gtest/gtest.h>
 
-#include "core/kv_plan_bytes.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/testing/tensor_matchers.h"
@@ -50,8 +49,9 @@ std::vector<Case> exact_cases() {
   for (const char* dtype : {"float16", "int8", "int2"}) {
     cases.push_back({dtype, plain, testing::cache_of(dtype)});
   }
-  for (const char* policy : {"streamingllm:sink=2,window=8", "h2o:budget=16", "snapkv:budget=40",
-                             "zeromerge:budget=16", "think"}) {
+  for (const char* policy :
+       {"streamingllm:sink=2,window=8", "streamingllm:sink=2,window=8,pos=cache", "h2o:budget=16",
+        "snapkv:budget=40", "zeromerge:budget=16", "think"}) {
     EngineOptions options;
     options.policy = parse_token_policy(policy);
     cases.push_back({policy, plain, options});
@@ -59,38 +59,43 @@ std::vector<Case> exact_cases() {
   return cases;
 }
 
-at::Tensor prompt_logits(const Case& of, const testing::Row& ids) {
+// Does the prompt give the plain model's logits, and does the engine say so?
+void expect_exact(const Case& of, bool exact) {
+  const testing::Row ids = testing::random_ids(1, 120, kModel.vocab_size, 5).front();
   const auto engine = testing::load(kModel, of.plan, of.options);
+  EXPECT_EQ(engine->reads_prompts_exactly(), exact) << of.name;
   Sequence sequence = engine->new_sequence();
-  return engine->prefill({&sequence}, {ids}, Engine::Rows::kAll).front();
+  const at::Tensor logits = engine->prefill({&sequence}, {ids}, Engine::Rows::kAll).front();
+  EXPECT_EQ(bool(testing::tensors_close(logits, testing::plain_logits(kModel, ids), kRounding)),
+            exact)
+      << of.name;
 }
 
 TEST(ExactPrompts, AreTheModelsWhateverTheCacheKeeps) {
   const testing::OneThread one;
-  const testing::Row ids = testing::random_ids(1, 120, kModel.vocab_size, 5).front();
-  const at::Tensor expected = testing::plain_logits(kModel, ids);
   for (Case& of : exact_cases()) {
-    EXPECT_TRUE(reads_prompts_exactly(of.plan)) << of.name;
-    EXPECT_TRUE(testing::tensors_close(prompt_logits(of, ids), expected, kRounding)) << of.name;
-    of.options.prefill_chunk = 32;  // later pieces read the cache's prompt, not what it keeps
-    EXPECT_TRUE(testing::tensors_close(prompt_logits(of, ids), expected, kRounding)) << of.name;
+    expect_exact(of, true);
+    of.options.prefill_chunk = 32;  // later pieces read the whole prompt, not what the cache keeps
+    expect_exact(of, true);
   }
 }
 
 TEST(ExactPrompts, AreNotThoseOfReplacedProjectionsAndCodes) {
   const testing::OneThread one;
-  const testing::Row ids = testing::random_ids(1, 120, kModel.vocab_size, 5).front();
-  const at::Tensor expected = testing::plain_logits(kModel, ids);
   CompressionSettings truncated = small_policy(MergeRule::kNone);
   truncated.prefill = PrefillMode::kTruncated;
+  EngineOptions in_chunks;
+  in_chunks.policy = parse_token_policy("h2o:budget=16,compress-at=chunk");
+  in_chunks.prefill_chunk = 32;
   const Case cases[] = {
       {"codes", coded_plan(kModel, {.coefficients = {0, 0, 6}, .codes_prompts = true})},
       {"truncated latents", testing::grouped_plan(kModel, 2, 8, truncated)},
       {"split latents", testing::split_plan(kModel, 2, 2)},
-      {"fused layers", testing::fused_upper_plan(kModel, FusionForm::kChannel, 2)}};
+      {"fused layers", testing::fused_upper_plan(kModel, FusionForm::kChannel, 2)},
+      {"tokens that leave between chunks",
+       plain_plan(kModel.num_layers, kModel.num_kv_heads, kModel.head_dim), in_chunks}};
   for (const Case& of : cases) {
-    EXPECT_FALSE(reads_prompts_exactly(of.plan)) << of.name;
-    EXPECT_FALSE(testing::tensors_close(prompt_logits(of, ids), expected, kRounding)) << of.name;
+    expect_exact(of, false);
   }
 }
 
