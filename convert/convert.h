@@ -89,7 +89,7 @@ void apply_preset(ConvertSettings& settings, const std::string& name);
 // Sets what the method prescribes, then checks ranges: UsageError naming a flag out of range.
 void resolve(ConvertSettings& settings);
 
-// Does this conversion require these inputs?
+// Whether a conversion requires these inputs.
 bool needs_calibration(const ConvertSettings& settings);
 bool needs_fisher(const ConvertSettings& settings);
 // Inputs of coded caches and calibrated directions: sums over adjacent layers together (calibrate/covariance.h,

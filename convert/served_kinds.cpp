@@ -12,7 +12,7 @@
 namespace kvc {
 namespace {
 
-// Are queries, keys and values of one matrix? As in python/kvconvert/plans.py.
+// True if one matrix makes queries, keys and values, as in python/kvconvert/plans.py.
 bool has_one_projection(std::string_view model_type) { return model_type == "phi3"; }
 
 bool stores_integers(const ConvertSettings& settings) {

@@ -17,7 +17,7 @@ struct ServedKind {
   void (*suit)(ServingEngine engine, const Given& given, ConvertSettings& settings);
   // UsageError if the engine does not run what these settings make. model_type: of config.json
   void (*check)(ServingEngine engine, const ConvertSettings& settings, std::string_view model_type);
-  // Does vLLM run a conversion with these settings that has this plan?
+  // True if vLLM runs a conversion with these settings and this plan.
   bool (*vllm_runs)(const ConvertSettings& settings, const KvPlan& plan,
                     std::string_view model_type);
   // Adds a sentence for each way to run vLLM that the plan rules out.

@@ -17,10 +17,10 @@ enum class ServingEngine { kKvrun, kTransformers, kVllm };
 std::string to_string(ServingEngine);
 ServingEngine parse_serving_engine(const std::string&);  // UsageError lists the known ones
 
-// Was an option such as "--sink" given?
+// Whether an option such as "--sink" was given.
 using Given = std::function<bool(const char* flag)>;
 
-// Does the engine say how many tokens stay exact, whatever the context?
+// True if the engine fixes how many tokens stay exact, whatever the context.
 bool prescribes_tokens(ServingEngine engine);
 // Sets what the engine requires of a method's settings. Without --method the method becomes coded. UsageError where other
 // settings were given.
@@ -28,7 +28,7 @@ void suit_engine(ServingEngine engine, const Given& given, ConvertSettings& sett
 // UsageError if the engine does not run what these settings make, or not in this family. model_type: of config.json
 void check_served(ServingEngine engine, const ConvertSettings& settings,
                   std::string_view model_type);
-// Can vLLM run a conversion with these settings that has this plan?
+// True if vLLM can run a conversion with these settings and this plan.
 bool vllm_serves(const ConvertSettings& settings, const KvPlan& plan, std::string_view model_type);
 // A sentence for each way to run the engine that the plan rules out.
 std::vector<std::string> serving_limits(ServingEngine engine, const KvPlan& plan);

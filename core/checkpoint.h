@@ -58,7 +58,7 @@ class Checkpoint {
   mutable std::string hash_;
 };
 
-// Has `checkpoint` every tensor of `other`, byte for byte? Reads both.
+// True if `checkpoint` has every tensor of `other`, byte for byte. Reads both.
 bool has_tensors_of(const Checkpoint& checkpoint, const Checkpoint& other);
 
 // Splits `tensors` into shards of at most `shard_bytes` as transformers does, writes

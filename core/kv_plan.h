@@ -108,12 +108,12 @@ struct KvPlan {
   void check() const;
 };
 
-// Do the plan's groups, which are all of one kind, have this basis?
+// True if the plan's groups, which are all of one kind, have this basis.
 bool has_basis(const KvPlan& plan, LatentBasis basis);
-// Do unmerged tokens of `group` store one latent per layer?
+// True if unmerged tokens of `group` store one latent per layer.
 bool keeps_latents(const KvPlan& plan, int group);
-// Must the latents A x be computed when the plan runs? Not if least squares encodes exact keys and
-// values; then only folded exports use A and the unmerged B.
+// True if running the plan computes the latents A x. Least squares encodes exact keys and values
+// instead; then only folded exports use A and the unmerged B.
 bool needs_latents(const KvPlan& plan, int group);
 
 // Channels of a coded block's y.

@@ -38,7 +38,7 @@ struct LatentGroup {
   std::vector<double> merge_weights;  // [num_layers], sum 1; mean, fisher and sensitivity only
   LatentBasis basis = LatentBasis::kWeights;
 
-  // Do latents replace the key and value projections (Palu)?
+  // True if latents replace the key and value projections (Palu).
   bool replaces_projections() const { return split_kv && basis == LatentBasis::kWeights; }
   // Numbers of a latent that give keys, or values.
   std::int64_t key_width() const { return split_kv ? key_rank : rank; }

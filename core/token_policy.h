@@ -89,8 +89,9 @@ struct KeptTokens {
 // Bytes of one layer:
 //   plain_layer_bytes(codes, rows - codes) + rows * heads * 4 (int32 positions) + rows * heads * 4 (float32 scores,
 //   of policies that have such) + residual_slots * num_kv_heads * (2 * head_dim * 4 + 4)
-// Once tokens have left under a running policy, codes of keys and values are each of quantised_value_bytes. Rows are rounded up to pages as everywhere; residual slots (float32, with their counts) are not. `heads` is
-// num_kv_heads, 1 where all heads keep the same tokens (streamingllm, shares_heads), or 0 where the layer follows.
+// Once tokens have left under a running policy, codes of keys and values are each of quantised_value_bytes. Rows are rounded
+// up to pages as everywhere; residual slots (float32, with their counts) are not. `heads` is num_kv_heads, 1 where all heads
+// keep the same tokens (streamingllm, shares_heads), or 0 where the layer follows.
 std::int64_t kept_layer_bytes(const KvPlan& plan, const TokenPolicy& policy,
                               const KeptTokens& tokens, KvDtype dtype,
                               std::int64_t page_tokens = 1);
@@ -129,7 +130,7 @@ std::int64_t kept_coded_bytes(const KvPlan& plan, const TokenPolicy& policy, int
 struct SharingLayers {
   std::vector<int> layers;   // ascending
   std::vector<int> storage;  // the plain ones among them
-  // Do all KV heads keep the same tokens too? Only if a fused layer's head reads heads of other numbers.
+  // All KV heads keep the same tokens too: a fused layer's head reads heads of other numbers.
   bool shares_heads = false;
 };
 

@@ -62,7 +62,7 @@ BasisCodes code_basis(const BalancedBasis& basis, std::int64_t wide_columns);
 BasisTransform decode_basis(const BasisCodes& codes, std::int64_t coefficients,
                             const std::string& name);
 
-// Is this the name of one of named()?
+// True if `name` is one of named().
 bool is_basis_code(std::string_view name);
 // The tensor that every block in this form has.
 std::string basis_code_name(const std::string& prefix);  // "kvconvert.coded.<b>."

@@ -18,7 +18,7 @@ struct ComputePlace {
   at::Tensor take(const at::Tensor& tensor) const { return tensor.to(device, dtype); }
 };
 
-// Is a --device value cuda or cuda:N? UsageError unless it is one of these, auto or cpu.
+// True if a --device value is cuda or cuda:N. UsageError unless it is one of these, auto or cpu.
 bool names_gpu(const std::string& name);
 // The device of a --device value: auto and cpu, or cuda and cuda:N. UsageError for another word; Error,
 // with the way out, if this build or machine has no such GPU. A GPU is set up so that equal runs give
@@ -37,8 +37,8 @@ void on_own_stream(at::Device device, const std::function<void()>& work);
 // Waits for what this thread queued on its current stream of a GPU, so that other threads may read it.
 void wait_for_stream(at::Device device);
 
-// A tensor for what a pass over tokens leaves to the next one: on the place's GPU, where it takes at most a quarter of what is free
-// there; else in memory or in a file, as make_scratch_tensor() has it. Uninitialised.
+// A tensor for what a pass over tokens leaves to the next one: on the place's GPU, where it takes at most a quarter of what
+// is free there; else in memory or in a file, as make_scratch_tensor() has it. Uninitialised.
 at::Tensor make_pass_tensor(const std::vector<std::int64_t>& shape, at::ScalarType dtype,
                             const ComputePlace& place, const std::filesystem::path& directory,
                             std::int64_t memory_bytes = std::int64_t{1} << 30);

@@ -27,7 +27,7 @@ std::optional<std::int64_t> sliding_window(const ConfigReader& reader, const Arc
                                            : std::optional<std::int64_t>(arch.default_window);
 }
 
-// Does the family's own rule let a layer slide? For rules that say so by index.
+// Whether each layer slides, by a family's own rule over layer indices.
 std::vector<bool> layers_by_rule(const ConfigReader& reader, const ModelConfig& config,
                                  const std::vector<bool>& has_rope) {
   constexpr std::int64_t kDefaultMaxWindowLayers = 28, kDefaultPattern = 6;

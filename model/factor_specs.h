@@ -36,7 +36,7 @@ struct FactorSpec {
   bool is_optional() const {
     return use == FactorUse::kRefitted || use == FactorUse::kCode || use == FactorUse::kChoice;
   }
-  bool has(const std::vector<std::int64_t>& other) const;  // of this shape?
+  bool has(const std::vector<std::int64_t>& other) const;  // true if it has this shape
 };
 
 // "kvconvert.groups.<group>.<name>"

@@ -57,7 +57,7 @@ std::string fused_tensor_name(int layer, const char* part);
 // For key or value.
 std::vector<std::int64_t> fused_shape(const KvPlan& plan, const FusedLayer& layer, bool key);
 
-// Can `layer` read `source`? Requires the same RoPE, and a window no shorter.
+// True if `layer` can read `source`: it has the same RoPE, and `source` a window no shorter.
 bool can_read(const ModelConfig& config, int layer, int source);
 
 }  // namespace kvc

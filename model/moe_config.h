@@ -27,7 +27,7 @@ struct MoeConfig {
   double routed_scale = 1;            // multiplies the chosen probabilities
   std::int64_t num_groups = 1;        // the experts are chosen from the best groups_per_token of
   std::int64_t groups_per_token = 1;  // num_groups groups of adjacent experts
-  std::vector<bool> layers;           // [num_layers]: does the layer have experts?
+  std::vector<bool> layers;           // [num_layers]: whether the layer has experts
   bool stacked = false;               // the files store all experts of a layer in one tensor
 
   friend bool operator==(const MoeConfig&, const MoeConfig&) = default;

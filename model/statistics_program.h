@@ -26,7 +26,7 @@ struct StatisticsProgram {
                      const std::filesystem::path& out, bool force)>
       add;
   std::function<Json(const std::filesystem::path&)> summary;  // printed by --json
-  // Do the given options also work for models that cache latents (MLA)? Empty: no.
+  // Whether the given options also work for models that cache latents (MLA). Empty: they do not.
   std::function<bool()> takes_own_latents{};
   // Adds the program's own options, or empty. Both arguments outlive the run.
   std::function<void(CLI::App&, const CommonOptions&)> declare{};

@@ -23,7 +23,7 @@ at::ScalarType scalar_type(
 Dtype dtype_of(at::ScalarType type);
 at::ScalarType parse_scalar_type(const std::string& name);  // "float32", "bfloat16", "float16"
 
-// Does rounding leave at most a millionth of squared error in every row and every column of a matrix?
+// True if rounding to float16 leaves at most a millionth of squared error in every row and column of a matrix.
 bool half_holds(const at::Tensor& matrix);
 // float16 if so, else float32.
 at::Tensor to_half_or_float(const at::Tensor& matrix);
@@ -71,7 +71,7 @@ LayerWeights load_layer(const Checkpoint& checkpoint, const ModelConfig& config,
                         at::ScalarType dtype, bool with_kv_weights = true,
                         WeightType type = WeightType::kFloat);
 // A layer's experts: the files hold one tensor per expert and projection, or all experts' in one.
-// Does the checkpoint store all experts of a layer in one tensor (MoeConfig::stacked)?
+// True if the checkpoint stores all experts of a layer in one tensor (MoeConfig::stacked).
 bool stores_stacked_experts(const Checkpoint& checkpoint, const ModelConfig& config);
 MoeWeights load_experts(const Checkpoint& checkpoint, const ModelConfig& config, int layer,
                         at::ScalarType dtype, WeightType type = WeightType::kFloat);

@@ -17,7 +17,7 @@ namespace kvc {
 TokenSet load_evaluation_text(const ValidateOptions& options, const Checkpoint& candidate,
                               const ModelConfig& config);
 
-// Does the candidate's config.json say which texts it was calibrated on? A folded one does not.
+// True if the candidate's config.json says which texts it was calibrated on. A folded one does not.
 bool records_calibration(const Checkpoint& candidate);
 
 // How far the text that a candidate is judged on is from the text that it was calibrated on, as the original

@@ -93,11 +93,11 @@ struct Method {
   CalibrationText calibration = {};
   // What engines other than kvrun ask of its conversions; null: they run none.
   const ServedKind* served = nullptr;
-  // Does it convert models that cache latents (DeepSeek-V2)?
+  // It converts models that cache latents (DeepSeek-V2) too.
   bool takes_own_latents = false;
 };
 
-// Does the method know this kind of options?
+// True if the method knows this kind of options.
 bool takes(const Method& method, Options (*kind)(ConvertSettings& settings));
 
 std::span<const Method> methods();

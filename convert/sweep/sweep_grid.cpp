@@ -74,7 +74,7 @@ bool names(const std::vector<std::string>& words, const GivenOption& option) {
   });
 }
 
-// Does a given option hold for conversions? Not one of the program, of the sweep, or of the line itself.
+// True if a given option holds for conversions: it is not one of the program, of the sweep, or of the line itself.
 bool concerns(const CLI::App& app, const GivenOption& option,
               const std::vector<std::string>& words) {
   return app.get_option_no_throw(option.name) != nullptr &&

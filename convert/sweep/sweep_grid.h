@@ -20,7 +20,7 @@ struct SweepCandidate {
   TokenPolicy policy{};       // likewise
 };
 
-// Is `word`, a value of --sweep, a file of lines?
+// True if `word`, a value of --sweep, is a file of lines.
 bool is_line_file(const std::string& word);
 // The lines of `word`: those of a file, without blank ones and those that start with '#'; "default", the built-in
 // ones; otherwise `word` itself. Error if a file cannot be read.

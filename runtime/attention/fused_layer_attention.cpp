@@ -12,7 +12,7 @@
 namespace kvc {
 namespace {
 
-// Have tokens left what the layer stores? Rows are then not in the order of positions, keys of codes post-RoPE.
+// True if tokens have left what the layer stores. Rows are then not in the order of positions, keys of codes post-RoPE.
 bool has_left(const KvCache& cache, int layer) {
   return !cache.policy().is_full() && cache.kept_layer(layer).rows.has_left();
 }

@@ -26,7 +26,7 @@ at::Tensor fused_keys(const Decoder& decoder, const FusedFactors& factors, const
 // full, the same at all positions.
 SlotRows fused_slots(const FusedFactors& factors, const KvCache& cache);
 
-// Can one query attend without writing keys and values out? Requires one or two sources of each, and
+// True if one query can attend without writing keys and values out. Requires one or two sources of each, and
 // heads that read their own number: q . (a K) = (a q) . K and P (b V) = b (P V).
 bool can_fold(const FusedFactors& factors);
 

@@ -29,7 +29,7 @@ class SharedTokens {
   virtual void set_scores(const at::Tensor& scores) = 0;
   // Sums scores [rows, num_kv_heads] over heads that keep the same tokens.
   virtual at::Tensor summed(const at::Tensor& scores) const = 0;
-  // Does attention itself update the scores of rows in a step, decay included?
+  // True if attention itself updates the scores of rows in a step, decay included.
   virtual bool scores_steps() const { return false; }
   // Drops the tokens that the policy does not keep; at a prompt's end, or after a generated token.
   virtual void choose(const TokenPolicy& policy, bool is_step, KeptGroup& kept) = 0;

@@ -71,14 +71,14 @@ class LayerSource {
   virtual ~LayerSource() = default;
 
   bool covers(int layer) const { return layer >= layers_.front() && layer <= layers_.back(); }
-  // Does the layer make keys and values of its own? Otherwise new tokens come without such.
+  // True if the layer makes keys and values of its own; otherwise new tokens come without.
   virtual bool has_own_keys() const { return true; }
   // Keys and values of all tokens of the batch for a prompt's exact attention: their own, unless the
   // source replaces them.
   virtual NewKeyValue keys_and_values(int layer, const AttentionInput& input);
   // Stores one sequence's tokens in its cache.
   virtual void store(int layer, const NewTokens& tokens, KvCache& cache) = 0;
-  // Does a new sequence's prompt attend to exact keys and values? Otherwise to stored ones.
+  // True if a new sequence's prompt attends to exact keys and values, not to stored ones.
   virtual bool reads_prompts_exactly() const { return true; }
   // After attention of these tokens, query [count, num_heads, head_dim] post-RoPE.
   virtual void attended(int /*layer*/, const NewTokens& /*tokens*/, const at::Tensor& /*query*/,

@@ -19,7 +19,7 @@ struct LatentRows {
   at::Tensor rotary_key;  // [n, 1, qk_rope_head_dim], post-RoPE
 };
 
-// Is it cheaper to attend to latents than to expanded keys and values? Compares, for n cached tokens,
+// True if attending to latents is cheaper than to expanded keys and values. Compares, for n cached tokens,
 // multiplications per head: num_queries * n * (2 * kv_lora_rank + qk_rope_head_dim) with n *
 // kv_lora_rank * (qk_nope_head_dim + v_head_dim) + num_queries * n * (qk_head_dim + v_head_dim).
 bool prefers_latents(const MlaConfig& config, std::int64_t num_queries);

@@ -39,7 +39,7 @@ inline Segment segment_of(const at::Tensor& key, const at::Tensor& value,
           .value_bias = {}};
 }
 
-// Is it cheaper to sum latents (rank space) than to rebuild values? True iff
+// True if summing latents (rank space) is cheaper than rebuilding values:
 // num_queries * num_heads * (rank - head_dim) < rank * kv_dim.
 bool prefers_rank_space(std::int64_t num_queries, std::int64_t num_heads, std::int64_t head_dim,
                         std::int64_t kv_dim, std::int64_t rank);

@@ -16,7 +16,7 @@
 
 namespace kvc {
 
-// Are all latents rebuilt, without outliers?
+// True if all latents are rebuilt, without outliers.
 bool rebuilds_all(const SelectiveReconstruction& selective, const GroupTokens& tokens);
 
 // The chunks of `latents` tokens that are rebuilt for every KV head's query heads, ascending, without its outliers.

@@ -33,7 +33,7 @@ class PendingMerges {
   PendingMerges(const CompressionContext& context, std::vector<GroupTokens> tokens,
                 std::vector<std::int64_t> counts, std::int64_t num_tokens, KvCache& cache);
 
-  // Does any token merge? Otherwise a group can be decided independent of others.
+  // True if any token merges; otherwise groups can be decided one by one.
   bool any() const { return any_; }
   void rank(int group);
   // The same, and at once merges tokens of all groups so far that merge whatever the scores of later groups. Exact

@@ -146,7 +146,7 @@ class GpuCache {
   std::size_t index(int layer) const {
     return static_cast<std::size_t>(row_index_[static_cast<std::size_t>(layer)]);
   }
-  // Does it store only exact tokens as rows, rather than all?
+  // True if a layer stores only exact tokens as rows, rather than all.
   bool has_exact_part(const Layer& layer) const { return layer.is_coded || has_integers(); }
   void add_layer(KvSource source, const GpuPages& pages);
   void reserve_plain(Layer& layer, std::size_t sequence);

@@ -86,7 +86,7 @@ class Decision {
     return counts;
   }
 
-  // Are the tokens that merge chosen among all groups'?
+  // True if the tokens that merge are chosen among all groups'.
   bool chooses() const { return has_basis(plan_, LatentBasis::kWeights); }
   EncodedTokens encode_principal(int group, std::int64_t count) {
     return step_ == PrincipalStep::kNewBasis

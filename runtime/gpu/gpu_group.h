@@ -34,8 +34,8 @@ class GpuGroup {
  public:
   GpuGroup(const KvPlan& plan, int group, at::ScalarType dtype, const GpuPages& pages);
 
-  // Does it decide which tokens merge? Otherwise (Palu) every token is an unmerged latent at once, and pages for
-  // all tokens are allocated.
+  // True if the group decides which tokens merge. Otherwise (Palu) every token is an unmerged latent at once, and pages
+  // for all tokens are allocated.
   bool decides() const { return decides_; }
   // Raises the sequence's capacity to that many tokens. Earlier addresses become invalid.
   void allow(std::size_t sequence, std::int64_t tokens);

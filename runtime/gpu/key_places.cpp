@@ -64,7 +64,7 @@ class StoredPairs {
     }
   }
 
-  // Has every head as many, in neighbouring columns: first channels, then second ones?
+  // True if every head has as many, in neighbouring columns: first channels, then second ones.
   bool are_regular() const {
     const auto count = static_cast<std::int64_t>(heads.front().size());
     for (std::size_t head = 0; head < heads.size(); ++head) {

@@ -14,7 +14,7 @@ class LayerLaunches {
  public:
   virtual ~LayerLaunches() = default;
 
-  // Is a key and a value of the new token made of the layer's normed input?
+  // True if a key and a value of the new token are made of the layer's normed input.
   virtual bool makes_keys(int layer) const = 0;
   // From that input to the new token's latents, where they are stored or held.
   virtual void add_latents(int /*layer*/) {}

@@ -124,7 +124,7 @@ class Bfloat16Operands : public PromptOperands<Bfloat16Words> {
         weights_(size(kQueriesTogether * kPromptBlock / 2)) {}
 
   static constexpr bool kScalesQueries = false;
-  // Are all numbers bfloat16, and does this processor multiply them?
+  // True if all numbers are bfloat16, and this processor multiplies them.
   static bool fit(const PromptAttention& params) {
     const auto fits = [](const TokenRows& rows) {
       return rows.first == rows.last || rows.element == KvElement::kBFloat16;

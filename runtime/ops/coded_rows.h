@@ -43,8 +43,8 @@ class CodedRows {
     return keys_.data() + layer * spec_.num_heads;
   }
 
-  // Does position 0 have a mean of its own? Then its keys, which position 0 turns by no angle, have besides what the
-  // kernels rebuild: [num_heads * head_dim] of a layer.
+  // True if position 0 has a mean of its own. first_keys() is what its keys, which position 0 turns by no angle, then have
+  // besides what the kernels rebuild: [num_heads * head_dim] of a layer.
   bool has_first() const { return !first_mean_.empty(); }
   std::vector<float> first_keys(const RopeAngles& rope, std::int64_t layer) const;
 

@@ -78,7 +78,7 @@ class PagedCodes {
   PagedCodes(const Shape& shape, const std::vector<PagedBlock>& blocks);
 
   const Shape& shape() const { return shape_; }
-  // Does every KV head have its keys and its values in one block each?
+  // True if every KV head has its keys in one block and its values in one.
   static bool is_complete(const std::vector<PagedBlock>& blocks, std::int64_t num_kv_heads);
   std::int64_t tile_bytes() const { return tile_bytes_; }
 

@@ -109,7 +109,7 @@ inline const std::int32_t* page_numbers(const Tensor& block_table, std::int64_t 
   return static_cast<const std::int32_t*>(block_table.data_ptr());
 }
 
-// Are the pages of a sequence's first `tokens` tokens there?
+// Checks that the pages of a sequence's first `tokens` tokens exist.
 inline void check_pages(const std::int32_t* numbers, std::int64_t tokens, std::int64_t page_tokens,
                         std::int64_t num_pages) {
   for (std::int64_t page = 0; page * page_tokens < tokens; ++page) {

@@ -33,7 +33,7 @@ MergeCandidates merge_candidates(std::vector<GroupTokens> tokens, std::vector<st
 std::vector<std::vector<bool>> select_merges(const KvPlan& plan, const MergeCandidates& candidates,
                                              KvDtype dtype, std::int64_t page_tokens);
 
-// Does select_merges choose anything, whatever the scores? Not if the target is met without.
+// True if select_merges chooses something, whatever the scores; false if the target is met without.
 bool merges_any(const KvPlan& plan, const MergeCandidates& candidates, KvDtype dtype,
                 std::int64_t page_tokens);
 

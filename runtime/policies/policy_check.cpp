@@ -8,7 +8,7 @@ namespace kvc {
 
 namespace {
 
-// Are keys turned by angles that depend on nothing but the distance?
+// True if the angles that turn keys depend on nothing but the distance.
 bool turns_by_position(const ModelConfig& config, int layer) {
   const int rope = config.layer(layer).rope;
   return rope >= 0 && !config.depends_on_length(layer) &&

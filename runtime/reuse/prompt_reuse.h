@@ -48,7 +48,7 @@ class PromptReuse {
   };
   // The most similar donor of a prompt that opens a text.
   Found find(const std::vector<std::int64_t>& ids);
-  // Does a prompt that is read with a donor keep some of its tokens only?
+  // True if a prompt that is read with a donor keeps only some of its tokens.
   bool drops_tokens() const { return options_.retention != Retention::kAll; }
   // Reads the prompt, of which `store` is given what each layer keeps. Hidden state of the last token [1, hidden_size].
   // Throws Interrupted.

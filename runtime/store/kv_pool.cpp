@@ -88,7 +88,7 @@ struct KvSlab {
   std::uint32_t& owners_of(std::int64_t index) { return owners[static_cast<std::size_t>(index)]; }
   bool is_empty() const { return free.size() == owners.size(); }
 
-  // Is a byte of first .. last - 1 part of a block in use?
+  // True if a byte of first .. last - 1 is part of a block in use.
   bool is_used(std::int64_t first, std::int64_t last) const {
     const auto num_blocks = static_cast<std::int64_t>(owners.size());
     for (std::int64_t block = first / block_bytes; block < num_blocks && block * block_bytes < last;

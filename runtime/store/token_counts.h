@@ -14,7 +14,7 @@ namespace kvc {
 
 inline constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-// Does a group decide which tokens merge? Not if its projections are replaced: it stores every token
+// True if a group decides which tokens merge. One whose projections are replaced stores every token
 // as a latent at once.
 bool decides(const LatentGroup& group);
 // What a group, or each of them, holds once it has read `count` more tokens.
