@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "core/checkpoint_files.h"
@@ -19,16 +20,24 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxConfigBytes = 16u << 20;
 
+bool same_tensor(const Checkpoint& a, const Checkpoint& b, const std::string& name) {
+  return a.info(name).dtype == b.info(name).dtype && a.info(name).shape == b.info(name).shape &&
+         std::memcmp(a.bytes(name).data(), b.bytes(name).data(), b.bytes(name).size()) == 0;
+}
+
 }  // namespace
 
-bool has_tensors_of(const Checkpoint& checkpoint, const Checkpoint& other) {
-  const std::vector<std::string> names = other.tensor_names();
-  return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
-    check_interrupt();
-    return checkpoint.contains(name) && checkpoint.info(name).dtype == other.info(name).dtype &&
-           checkpoint.info(name).shape == other.info(name).shape &&
-           std::ranges::equal(checkpoint.bytes(name), other.bytes(name));
-  });
+bool keeps_weights(const Checkpoint& converted, const Checkpoint& original) {
+  const std::vector<std::string> kept = original.tensor_names(), found = converted.tensor_names();
+  const bool only_factors_besides =
+      std::all_of(found.begin(), found.end(), [&](const std::string& name) {
+        return original.contains(name) || name.starts_with("kvconvert.");
+      });
+  return only_factors_besides &&
+         std::all_of(kept.begin(), kept.end(), [&](const std::string& name) {
+           check_interrupt();
+           return converted.contains(name) && same_tensor(converted, original, name);
+         });
 }
 
 Checkpoint Checkpoint::open_config_only(const fs::path& directory) {

@@ -58,8 +58,8 @@ class Checkpoint {
   mutable std::string hash_;
 };
 
-// True if `checkpoint` has every tensor of `other`, byte for byte. Reads both.
-bool has_tensors_of(const Checkpoint& checkpoint, const Checkpoint& other);
+// True if `converted` has every tensor of `original`, byte for byte, and besides these only factors (kvconvert.*). Reads both.
+bool keeps_weights(const Checkpoint& converted, const Checkpoint& original);
 
 // Splits `tensors` into shards of at most `shard_bytes` as transformers does, writes
 // model.safetensors or model-0000i-of-0000n.safetensors plus model.safetensors.index.json into

@@ -157,7 +157,7 @@ ValidationReport validate(const ValidateOptions& given) {
   const bool reads_alike = candidate.reads_prompts_exactly() &&
                            model_json(candidate_checkpoint, candidate_config) ==
                                model_json(reference_checkpoint, config) &&
-                           has_tensors_of(candidate_checkpoint, reference_checkpoint);
+                           keeps_weights(candidate_checkpoint, reference_checkpoint);
   Comparer comparer(reference, plain_plan(config), candidate, reads_alike, options);
   const TokenRows& rows = text.sequences;
   Progress progress("validate", static_cast<std::int64_t>(rows.size()));

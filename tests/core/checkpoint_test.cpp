@@ -73,6 +73,28 @@ TEST_F(CheckpointTest, ReadsShards) {
   EXPECT_EQ(checkpoint.bytes("b").size(), 4u);
 }
 
+TEST_F(CheckpointTest, KeepsWeightsWhereOnlyFactorsCome) {
+  const auto written = [&](const std::string& name, const std::string& weights) {
+    std::filesystem::create_directories(file(name));
+    put(file(name) / "config.json", kConfig);
+    put(file(name) / "model.safetensors", weights);
+    return Checkpoint::open(file(name));
+  };
+  const Checkpoint original = written("original", zeros_file({"a", "b"}));
+  std::string flipped = zeros_file({"a", "b"});
+  flipped.back() = 1;
+  EXPECT_TRUE(keeps_weights(written("copy", zeros_file({"a", "b"})), original));
+  EXPECT_TRUE(keeps_weights(written("factors", zeros_file({"a", "b", "kvconvert.c"})), original));
+  EXPECT_FALSE(keeps_weights(written("flipped", flipped), original));
+  EXPECT_FALSE(keeps_weights(written("fewer", zeros_file({"a"})), original));
+  EXPECT_FALSE(keeps_weights(written("more", zeros_file({"a", "b", "c"})), original));
+  std::string other_type = zeros_file({"a", "b"});
+  const std::size_t type = other_type.find("F32");
+  ASSERT_NE(type, std::string::npos);
+  other_type.replace(type, 3, "I32");
+  EXPECT_FALSE(keeps_weights(written("type", other_type), original));
+}
+
 TEST_F(CheckpointTest, RefusesAnIndexThatDisagreesWithItsShards) {
   config();
   put(file("one.safetensors"), zeros_file({"a", "c"}));
