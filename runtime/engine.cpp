@@ -148,9 +148,7 @@ bool Engine::continues_as_prompts() const {
 
 bool Engine::reads_prompts_exactly() const {
   return plan_->compression.prefill == PrefillMode::kExact && !policy_->compress_chunks &&
-         plan_->num_layers_from(KvSource::kFused) == 0 && !config().mla &&
-         std::none_of(plan_->groups.begin(), plan_->groups.end(),
-                      [](const LatentGroup& group) { return group.replaces_projections(); });
+         !config().mla && std::ranges::count(replaced_layers(*plan_), true) == 0;
 }
 
 StoreOptions Engine::store_options() const {

@@ -22,15 +22,13 @@ void add_rows(const TokenRows& rows, const std::vector<at::Tensor>& reference,
 
 }  // namespace
 
-// One pass that serves both settings is measured: it costs nothing more.
 Comparer::Comparer(ReferenceRun& reference, KvPlan original, Engine& candidate, bool reads_alike,
                    const ValidateOptions& options)
     : reference_(reference),
       original_(std::move(original)),
       candidate_(candidate),
-      needs_teacher_forcing_(!reads_alike || candidate.continues_as_prompts()),
       block_tokens_(options.block_tokens) {
-  report_.teacher_forced_ran = needs_teacher_forcing_;
+  report_.teacher_forced_ran = !reads_alike;
   if (options.by_part) {
     for (const LayerRange& layers : parts_of(candidate.plan())) {
       parts_.push_back({.layers = layers, .continuation = {}});
@@ -41,7 +39,7 @@ Comparer::Comparer(ReferenceRun& reference, KvPlan original, Engine& candidate, 
 void Comparer::add(const TokenRows& rows) {
   const ReferenceLogits reference = reference_.logits(rows);
   const ModelRun candidate =
-      needs_teacher_forcing_
+      report_.teacher_forced_ran
           ? run_rows(candidate_, rows, block_tokens_)
           : ModelRun{reference.teacher_forced, continue_rows(candidate_, rows, block_tokens_)};
   add_rows(rows, reference.teacher_forced, candidate.teacher_forced, std::nullopt, teacher_forced_);

@@ -18,8 +18,8 @@ namespace kvc {
 // Refers to both models.
 class Comparer {
  public:
-  // `original`: the reference's own cache, as plain_plan() of its config. `reads_alike`: what the candidate reads exactly, it
-  // reads as the reference does, so that its teacher-forced logits need no pass.
+  // `original`: the reference's own cache, as plain_plan() of its config. `reads_alike`: the candidate's
+  // teacher-forced logits are the reference's, and need no pass.
   Comparer(ReferenceRun& reference, KvPlan original, Engine& candidate, bool reads_alike,
            const ValidateOptions& options);
 
@@ -36,7 +36,6 @@ class Comparer {
   ReferenceRun& reference_;
   KvPlan original_;
   Engine& candidate_;
-  bool needs_teacher_forcing_;
   std::int64_t block_tokens_;
   ComparisonAccumulator teacher_forced_, continuation_;
   std::vector<Part> parts_;

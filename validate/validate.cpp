@@ -154,7 +154,8 @@ ValidationReport validate(const ValidateOptions& given) {
   engine_options.selective = options.selective;
   Engine candidate = Engine::load(options.candidate, engine_options);
   check_parts(options, candidate.plan());
-  const bool reads_alike = candidate.reads_prompts_exactly() &&
+  // One pass that serves both settings is measured: it costs nothing more.
+  const bool reads_alike = !candidate.continues_as_prompts() && candidate.reads_prompts_exactly() &&
                            model_json(candidate_checkpoint, candidate_config) ==
                                model_json(reference_checkpoint, config) &&
                            keeps_weights(candidate_checkpoint, reference_checkpoint);
