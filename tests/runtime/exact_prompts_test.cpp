@@ -39,12 +39,7 @@ std::vector<Case> exact_cases() {
     cases.push_back({"latents, rule " + to_string(rule),
                      testing::grouped_plan(kModel, 2, 8, small_policy(rule))});
   }
-  KvPlan paired = plain_plan(kModel.num_layers, kModel.num_kv_heads, kModel.head_dim);
-  paired.method = "minicache";
-  paired.layers[2] = paired.layers[3] = KvSource::kPaired;
-  paired.paired = PairedLayers{.first_layers = {2}, .retained = 0.05};
-  paired.check();
-  cases.push_back({"pairs", paired});
+  cases.push_back({"pairs", testing::paired_plan(kModel)});
   const KvPlan plain = plain_plan(kModel.num_layers, kModel.num_kv_heads, kModel.head_dim);
   for (const char* dtype : {"float16", "int8", "int2"}) {
     cases.push_back({dtype, plain, testing::cache_of(dtype)});

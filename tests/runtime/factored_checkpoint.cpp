@@ -361,6 +361,16 @@ at::Tensor fused_weight(const KvPlan& plan, const FusedLayer& layer, bool key) {
   return at::cat({by_head, by_head}, -1).reshape(shape);
 }
 
+KvPlan paired_plan(const SyntheticCheckpoint& model, double retained) {
+  KvPlan plan = plain_plan(model.num_layers, model.num_kv_heads, model.head_dim);
+  plan.method = "minicache";
+  plan.key_norm = find_arch(model.model_type, "test").qk_norm != QkNorm::kNone;
+  plan.layers[2] = plan.layers[3] = KvSource::kPaired;
+  plan.paired = PairedLayers{.first_layers = {2}, .retained = retained};
+  plan.check();
+  return plan;
+}
+
 void write_factored_checkpoint(const std::filesystem::path& directory,
                                const SyntheticCheckpoint& model, const KvPlan& plan) {
   const TemporaryDirectory source;

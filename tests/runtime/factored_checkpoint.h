@@ -43,6 +43,9 @@ at::Tensor fused_weight(const KvPlan& plan, const FusedLayer& layer, bool key);
 KvPlan principal_plan(const SyntheticCheckpoint& model, int layers_per_group, LatentBasis basis,
                       bool joint, std::int64_t key_rank, std::int64_t value_rank);
 
+// Layers 2 and 3 share directions (MiniCache); this share of tokens is retained.
+KvPlan paired_plan(const SyntheticCheckpoint& model, double retained = 0.05);
+
 // Writes the synthetic checkpoint converted by `plan`: A, B and P from a float64 SVD of each group's
 // stacked projections (B = U S^1/2, A = S^1/2 V^T, P = S^-1 B^T); of calibrated directions random
 // orthonormal ones about a random mean; random orthogonal bases of coded blocks (of rotated ones single

@@ -10,6 +10,7 @@
 #include "runtime/compression/pair_merging.h"
 #include "runtime/memory/memory_forecast.h"
 #include "tests/runtime/engine_fixture.h"
+#include "tests/runtime/factored_checkpoint.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -19,6 +20,7 @@ namespace {
 using testing::cached_logits;
 using ::testing::HasSubstr;
 using testing::kRounding;
+using testing::paired_plan;
 using testing::random_ids;
 using testing::random_normal;
 using testing::Row;
@@ -26,16 +28,6 @@ using testing::SyntheticCheckpoint;
 using testing::tensors_close;
 
 constexpr std::size_t kPrompt = 60, kTokens = 80;
-
-KvPlan paired_plan(const SyntheticCheckpoint& model, double retained = 0.05) {
-  KvPlan plan = plain_plan(model.num_layers, model.num_kv_heads, model.head_dim);
-  plan.method = "minicache";
-  plan.key_norm = find_arch(model.model_type, "test").qk_norm != QkNorm::kNone;
-  plan.layers[2] = plan.layers[3] = KvSource::kPaired;
-  plan.paired = PairedLayers{.first_layers = {2}, .retained = retained};
-  plan.check();
-  return plan;
-}
 
 Row text_of(const SyntheticCheckpoint& model, std::uint64_t seed) {
   return random_ids(1, kTokens, model.vocab_size, seed).front();
