@@ -1,5 +1,7 @@
 #include "model/bfloat16_attention.h"
 
+#include <ATen/Parallel.h>
+
 #include <cmath>
 
 #include "model/fused_ops.h"
@@ -45,7 +47,8 @@ at::Tensor bfloat16_attention(const at::Tensor& query, const at::Tensor& key,
                                      .window = rule.window.value_or(0),
                                      .scale = static_cast<float>(rule.scale.value_or(
                                          1 / std::sqrt(static_cast<double>(query.size(2))))),
-                                     .softcap = static_cast<float>(rule.softcap)};
+                                     .softcap = static_cast<float>(rule.softcap),
+                                     .num_threads = at::get_num_threads()};
   auto* to = static_cast<std::uint16_t*>(output.mutable_data_ptr());
   parallel_chunks(causal_attention_tasks(params), /*chunk=*/1,
                   [&](std::int64_t begin, std::int64_t end) {

@@ -23,6 +23,7 @@ struct CausalAttentionParams {
   std::int64_t window = 0;  // that many tokens, its own the last, are what a query sees; 0: all
   float scale = 1;          // positive
   float softcap = 0;        // s: scores x become s tanh(x / s); 0: none
+  std::int64_t num_threads = 1;  // that the work is cut for; results do not depend on it
 };
 
 // Whether this processor has the instructions (AVX-512 BF16), and head_dim is even. Without them the tasks are

@@ -110,6 +110,25 @@ TEST_P(CausalAttentionKernel, GivesAQueryTheSameAmongOthers) {
   EXPECT_EQ(some, Numbers(all.end() - static_cast<std::ptrdiff_t>(some.size()), all.end()));
 }
 
+TEST_P(CausalAttentionKernel, GivesTheSameForAnyNumberOfThreads) {
+  Inputs inputs(GetParam());
+  CausalAttentionParams& params = inputs.params();
+  const Numbers expected = attend(params, causal_attention_task);
+  for (const std::int64_t threads : {2, 3, 64}) {
+    params.num_threads = threads;
+    EXPECT_EQ(attend(params, causal_attention_task), expected) << threads;
+  }
+}
+
+TEST(CausalAttentionKernel, GivesEveryThreadSomeOfFewQueries) {
+  Inputs inputs({64, 600, 4, 1, 16, 16});
+  EXPECT_EQ(causal_attention_tasks(inputs.params()), 1);
+  inputs.params().num_threads = 2;
+  EXPECT_EQ(causal_attention_tasks(inputs.params()), 2);
+  inputs.params().num_threads = 64;  // every task reads all keys anew
+  EXPECT_EQ(causal_attention_tasks(inputs.params()), 4);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Shapes, CausalAttentionKernel,
     ::testing::Values(Case{1, 1, 1, 1, 2, 1}, Case{37, 37, 4, 2, 24, 24},
