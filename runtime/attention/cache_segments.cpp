@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "runtime/attention/kept_attention.h"
+#include "runtime/attention/prompt_attention.h"
 #include "runtime/compression/group_view.h"
 
 namespace kvc {
@@ -52,7 +53,9 @@ class SegmentBuilder {
         .latent = latent.narrow(1, latent.size(1) - factors_.value_rank, factors_.value_rank),
         .value_proj = layer.value,
         .value_bias = value_offset(weights_, layer)};
-    if (!prefers_rank_space(num_queries_, config.num_heads, config.head_dim, config.kv_dim(),
+    // attend_text reads values, if there are many queries.
+    if (!is_few(num_queries_) ||
+        !prefers_rank_space(num_queries_, config.num_heads, config.head_dim, config.kv_dim(),
                             factors_.value_rank)) {
       const Linear rebuild_value{layer.value, value_offset(weights_, layer)};
       segment.value = rebuild_value(segment.latent).view_as(key);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -14,8 +16,6 @@ namespace kvc {
 namespace {
 
 constexpr std::int64_t kQueriesPerBlock = 512;
-// For fewer, rows in another order cost more than their attention saves.
-constexpr std::int64_t kFewQueries = 48;
 
 // [n, heads, width] as [1, heads, n, width]; zeros up to `width` change neither scores nor sums.
 at::Tensor padded_heads_first(const at::Tensor& x, std::int64_t width) {
@@ -83,31 +83,66 @@ struct TextRows {
   at::Tensor key, value;  // [n, num_kv_heads, head_dim], of tokens 0 .. n - 1
 };
 
+// True if the positions are 0 .. n - 1 in any order.
+bool are_all(const at::Tensor& positions) {
+  const std::int64_t n = positions.size(0);
+  std::vector<bool> found(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int64_t position = positions.const_data_ptr<std::int64_t>()[i];
+    if (position < 0 || position >= n || found[static_cast<std::size_t>(position)]) {
+      return false;
+    }
+    found[static_cast<std::size_t>(position)] = true;
+  }
+  return true;
+}
+
+// Rows [count, ...] to where their positions say.
+void place(const at::Tensor& rows, const at::Tensor& positions, const at::Tensor& result) {
+  const at::Tensor from = rows.contiguous();
+  const std::size_t row_bytes = result.nbytes() / static_cast<std::size_t>(result.size(0));
+  const auto* source = static_cast<const std::byte*>(from.const_data_ptr());
+  auto* target = static_cast<std::byte*>(result.mutable_data_ptr());
+  const std::int64_t *position = positions.const_data_ptr<std::int64_t>(), count = rows.size(0);
+  for (std::int64_t first = 0, last = 0; first < count; first = last) {
+    do {
+      ++last;
+    } while (last < count && position[last] == position[last - 1] + 1);
+    std::memcpy(target + static_cast<std::size_t>(position[first]) * row_bytes,
+                source + static_cast<std::size_t>(first) * row_bytes,
+                static_cast<std::size_t>(last - first) * row_bytes);
+  }
+}
+
 // None if the segments hold other tokens than all up to the last query, or latents, or biases of scores.
 std::optional<TextRows> rows_of_text(const std::vector<Segment>& segments,
                                      const at::Tensor& query_positions) {
-  std::vector<at::Tensor> keys, values, positions;
+  std::vector<at::Tensor> positions;
   for (const Segment& segment : segments) {
     if (!segment.value.defined() || segment.score_bias.defined()) {
       return std::nullopt;
     }
-    keys.push_back(segment.key);
-    values.push_back(segment.value);
     positions.push_back(segment.positions);
   }
-  const at::Tensor of_rows = at::cat(positions);
-  const std::int64_t n = of_rows.size(0), queries = query_positions.size(0);
-  const auto [sorted, order] = of_rows.sort();
-  if (n < queries || !at::equal(sorted, at::arange(n, at::kLong)) ||
+  const at::Tensor all = at::cat(positions);
+  const std::int64_t n = all.size(0), queries = query_positions.size(0);
+  if (n < queries || !are_all(all) ||
       !at::equal(query_positions, at::arange(n - queries, n, at::kLong))) {
     return std::nullopt;
   }
-  const bool is_sorted = at::equal(of_rows, sorted);
-  const auto in_order = [&, order = order](const std::vector<at::Tensor>& parts) {
-    const at::Tensor all = parts.size() == 1 ? parts.front() : at::cat(parts);
-    return is_sorted ? all : all.index_select(0, order);
+  const Segment& first = segments.front();
+  if (segments.size() == 1 && at::equal(all, at::arange(n, at::kLong))) {
+    return TextRows{first.key, first.value};
+  }
+  const auto in_order = [&](const at::Tensor Segment::*part) {
+    const at::Tensor& like = first.*part;
+    const at::Tensor result = at::empty({n, like.size(1), like.size(2)}, like.options());
+    for (const Segment& segment : segments) {
+      place((segment.*part).to(like.scalar_type()), segment.positions.contiguous(), result);
+    }
+    return result;
   };
-  return TextRows{in_order(keys), in_order(values)};
+  return TextRows{in_order(&Segment::key), in_order(&Segment::value)};
 }
 
 }  // namespace
@@ -177,7 +212,7 @@ at::Tensor attend_prompt(const at::Tensor& query, const at::Tensor& key, const a
 at::Tensor attend_text(const at::Tensor& query, const at::Tensor& query_positions,
                        const std::vector<Segment>& segments, const AttentionRule& rule) {
   const bool by_segments =
-      query.size(0) < kFewQueries || (rule.softcap != 0 && !can_attend_in_bfloat16(query, rule));
+      is_few(query.size(0)) || (rule.softcap != 0 && !can_attend_in_bfloat16(query, rule));
   const std::optional<TextRows> rows =
       by_segments ? std::nullopt : rows_of_text(segments, query_positions);
   return rows ? attend_prompt(query, rows->key, rows->value, rule)

@@ -54,6 +54,9 @@ class PromptKeys {
 at::Tensor attend_prompt(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const AttentionRule& rule);
 
+// True if rows in another order would cost more than attend_prompt saves.
+constexpr bool is_few(std::int64_t num_queries) { return num_queries < 48; }
+
 // attend_segments, by attend_prompt where the segments hold a text's tokens 0 .. n - 1 in any order and the queries are
 // its last ones, many enough.
 at::Tensor attend_text(const at::Tensor& query, const at::Tensor& query_positions,
