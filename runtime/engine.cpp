@@ -140,10 +140,13 @@ bool Engine::has_cache_of_compute_type() const {
   return kv_dtype_ == parse_kv_dtype(name_of(decoder_->dtype()));
 }
 
+bool Engine::keeps_what_prompts_read() const {
+  return policy_->is_full() && plan_->coded.empty() && !plan_->paired &&
+         std::ranges::all_of(plan_->groups, &LatentGroup::replaces_projections);
+}
+
 bool Engine::continues_as_prompts() const {
-  const bool keeps_all = plan_->num_layers_from(KvSource::kPlain) == plan_->num_layers() &&
-                         policy_->is_full() && has_cache_of_compute_type();
-  return keeps_all || codes_prompts(*plan_);
+  return codes_prompts(*plan_) || (keeps_what_prompts_read() && has_cache_of_compute_type());
 }
 
 bool Engine::reads_prompts_exactly() const {
@@ -197,6 +200,14 @@ std::vector<std::int64_t> Engine::lengths_of(const Ids& ids) {
     lengths.push_back(static_cast<std::int64_t>(sequence.size()));
   }
   return lengths;
+}
+
+std::vector<KvCache*> Engine::caches_of(const std::vector<Sequence*>& sequences) {
+  std::vector<KvCache*> caches;
+  for (Sequence* sequence : sequences) {
+    caches.push_back(sequence->cache_.get());
+  }
+  return caches;
 }
 
 // Multiplications of one layer: weights times tokens, every query with every cached token, latents.

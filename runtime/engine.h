@@ -118,12 +118,13 @@ class Engine {
   // `stopped`: as above, called between blocks; the sequences then contain the tokens read so far.
   std::vector<at::Tensor> extend(const std::vector<Sequence*>& sequences, const Ids& ids, Rows rows,
                                  const Stopped& stopped = {}) const;
-  // extend() for a long text: layer by layer, in fewer and larger steps, where coded layers allow it (reads_codes_by_layer).
-  // After an exception the sequences are empty, as after prefill()'s.
+  // extend() for a long text. Layer by layer, in fewer and larger steps, where nothing is compressed meanwhile or coded layers
+  // allow it (reads_codes_by_layer); otherwise latents are rebuilt once, beside the cache until the call ends. After an exception
+  // the sequences are empty, as after prefill()'s.
   std::vector<at::Tensor> extend_text(const std::vector<Sequence*>& sequences, const Ids& ids,
                                       Rows rows, const Stopped& stopped = {}) const;
   // True if prefill() of a whole text gives the logits that extend() gives after any part of it, up to rounding: prompts are read
-  // through codes, or the cache is neither compressed nor narrower than what is computed.
+  // through codes, or read what the cache keeps (also latents that replace projections, and fused layers), unrounded.
   bool continues_as_prompts() const;
   // True if a new sequence's prompt reads the keys and values of the checkpoint's own projections, unrounded, whatever the cache
   // keeps of them afterwards.
@@ -133,12 +134,17 @@ class Engine {
   struct PendingIds;
   Engine();
   static std::vector<std::int64_t> lengths_of(const Ids& ids);
+  static std::vector<KvCache*> caches_of(const std::vector<Sequence*>& sequences);
   void check_call(const std::vector<Sequence*>& sequences, const Ids& ids) const;
   std::int64_t layer_work(const std::vector<KvCache*>& caches,
                           const std::vector<std::int64_t>& lengths) const;
   std::vector<at::Tensor> forward(const std::vector<KvCache*>& caches, const Ids& ids,
                                   Rows rows) const;
-  bool extend_round(std::vector<PendingIds>& pending, Rows rows) const;
+  std::vector<at::Tensor> extend_all(const std::vector<Sequence*>& sequences, const Ids& ids,
+                                     Rows rows, const Stopped& stopped,
+                                     const MemoryBudget* budget) const;
+  bool extend_round(std::vector<PendingIds>& pending, Rows rows, const MemoryBudget* budget) const;
+  const MemoryBudget* budget() const { return budget_ ? &*budget_ : nullptr; }
   StoreOptions store_options() const;
   KvCache new_cache() const;
   std::int64_t tokens_until_longrope(const KvCache& cache) const;
@@ -149,6 +155,8 @@ class Engine {
                                               const Ids& ids, Rows rows,
                                               const Stopped& stopped) const;
   bool has_cache_of_compute_type() const;
+  // Whatever its number type: of every token, for good.
+  bool keeps_what_prompts_read() const;
   bool continues_by_layer() const;
   void check_coded_length(std::int64_t num_tokens) const;
   at::Tensor reuse(Sequence& sequence, const std::vector<std::int64_t>& ids,

@@ -107,11 +107,17 @@ std::vector<at::Tensor> Engine::extend(const std::vector<Sequence*>& sequences, 
                                        Rows rows, const Stopped& stopped) const {
   const c10::InferenceMode guard;
   check_call(sequences, ids);
+  return extend_all(sequences, ids, rows, stopped, budget());
+}
+
+std::vector<at::Tensor> Engine::extend_all(const std::vector<Sequence*>& sequences, const Ids& ids,
+                                           Rows rows, const Stopped& stopped,
+                                           const MemoryBudget* budget) const {
   std::vector<PendingIds> pending;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     pending.push_back({sequences[i]->cache_.get(), &ids[i], 0, {}});
   }
-  while (extend_round(pending, rows)) {
+  while (extend_round(pending, rows, budget)) {
     const bool is_done = std::all_of(pending.begin(), pending.end(),
                                      [](const PendingIds& sequence) { return sequence.is_done(); });
     if (!is_done && stopped && stopped()) {
@@ -127,7 +133,8 @@ std::vector<at::Tensor> Engine::extend(const std::vector<Sequence*>& sequences, 
 }
 
 // Feeds every sequence the ids up to where its next block leaves the window; false if none has any left.
-bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
+bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows,
+                          const MemoryBudget* budget) const {
   std::vector<PendingIds*> active;
   std::vector<KvCache*> caches;
   Ids chunks;
@@ -155,8 +162,8 @@ bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
   if (active.empty()) {
     return any;
   }
-  if (budget_) {
-    budget_->make_room(caches, lengths_of(chunks), false);
+  if (budget != nullptr) {
+    budget->make_room(caches, lengths_of(chunks), false);
   }
   const std::vector<at::Tensor> logits = forward(caches, chunks, rows);
   bool compressed = false;
@@ -167,8 +174,8 @@ bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows) const {
     }
     active[i]->add(logits[i], rows);
   }
-  if (budget_ && compressed) {
-    budget_->use_room(*decoder_, factors_.latent, caches);
+  if (budget != nullptr && compressed) {
+    budget->use_room(*decoder_, factors_.latent, caches);
   }
   return true;
 }

@@ -2,6 +2,8 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <utility>
 
 #include "runtime/compression/compression.h"
@@ -182,18 +184,34 @@ at::Tensor Engine::reuse(Sequence& sequence, const std::vector<std::int64_t>& id
   return logits;
 }
 
-// Each block of a text is compressed before the next one attends to it.
+// Each block of a text is compressed before the next one attends to it. Latents are rebuilt once for all blocks: what that
+// takes beside the caches is given up with the text.
 std::vector<at::Tensor> Engine::read_block_by_block(const std::vector<Sequence*>& sequences,
                                                     const Ids& ids, Rows rows,
                                                     const Stopped& stopped) const {
+  std::optional<MemoryBudget> of_text;
+  if (!budget_ && !plan_->groups.empty()) {
+    StoreOptions unrounded = store_options();
+    unrounded.dtype = decoder_->dtype();
+    of_text.emplace(std::numeric_limits<std::int64_t>::max(), unrounded, kv_dtype_);
+  }
+  const std::vector<KvCache*> caches = caches_of(sequences);
+  std::vector<at::Tensor> logits;
   try {
-    return extend(sequences, ids, rows, stopped);
+    if (of_text) {
+      of_text->use_room(*decoder_, factors_.latent, caches);
+    }
+    logits = extend_all(sequences, ids, rows, stopped, of_text ? &*of_text : budget());
   } catch (...) {
-    for (Sequence* sequence : sequences) {
-      *sequence->cache_ = new_cache();
+    for (KvCache* cache : caches) {
+      *cache = new_cache();
     }
     throw;
   }
+  if (of_text) {
+    give_up_rebuilt(caches);
+  }
+  return logits;
 }
 
 std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences, const Ids& ids,
@@ -235,25 +253,26 @@ std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences,
   return logits;
 }
 
-// Plain layers of a prompt are read unrounded by the cache's type; keys of some models depend on the whole length.
+// Keys of some models depend on the whole length.
 bool Engine::continues_by_layer() const {
-  return !plan_->coded.empty() && policy_->is_full() && !reuse_ &&
-         !any_depends_on_length(config()) && reads_codes_by_layer(*plan_, kv_dtype_) &&
-         (plan_->num_layers_from(KvSource::kPlain) == 0 || has_cache_of_compute_type());
+  if (!policy_->is_full() || reuse_ || any_depends_on_length(config())) {
+    return false;
+  }
+  return plan_->coded.empty() ? keeps_what_prompts_read() && !is_integer(kv_dtype_)
+                              : reads_codes_by_layer(*plan_, kv_dtype_);
 }
 
 std::vector<at::Tensor> Engine::extend_text(const std::vector<Sequence*>& sequences, const Ids& ids,
                                             Rows rows, const Stopped& stopped) const {
   const c10::InferenceMode guard;
   check_call(sequences, ids);
-  if (!continues_by_layer()) {
+  // The first tokens of an empty sequence would be read unrounded.
+  const bool are_begun = std::ranges::all_of(
+      sequences, [](const Sequence* sequence) { return sequence->num_tokens() > 0; });
+  if (!are_begun || !continues_by_layer()) {
     return read_block_by_block(sequences, ids, rows, stopped);
   }
-  std::vector<KvCache*> caches;
-  for (Sequence* sequence : sequences) {
-    caches.push_back(sequence->cache_.get());
-  }
-  return read(caches, ids, rows, stopped, Pass::kContinue);
+  return read(caches_of(sequences), ids, rows, stopped, Pass::kContinue);
 }
 
 }  // namespace kvc

@@ -110,4 +110,12 @@ void MemoryBudget::use_room(const Decoder& decoder, const LatentFactors& factors
   }
 }
 
+void give_up_rebuilt(const std::vector<KvCache*>& caches) {
+  for (KvCache* cache : caches) {
+    for (std::size_t group = 0; group < cache->plan().groups.size(); ++group) {
+      shrink_expansion(0, cache->group(static_cast<int>(group)));
+    }
+  }
+}
+
 }  // namespace kvc

@@ -38,4 +38,7 @@ class MemoryBudget {
   KvDtype dtype_;
 };
 
+// All rebuilt keys and values.
+void give_up_rebuilt(const std::vector<KvCache*>& caches);
+
 }  // namespace kvc

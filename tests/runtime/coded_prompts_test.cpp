@@ -118,31 +118,6 @@ INSTANTIATE_TEST_SUITE_P(Windows, CodedPrompts,
                                                               ExactTokens{3, 7}),
                                             ::testing::Values("llama", "gemma2")));
 
-TEST(ContinuesAsPrompts, WhereOnePassGivesTheLogitsOfTheContinuation) {
-  const SyntheticCheckpoint model;
-  CodedPlanOptions options{.scope = CodedScope::kHead};
-  testing::coarsen(options);
-  const KvPlan exact = coded_plan(model, options);
-  options.codes_prompts = true;
-  EngineOptions sinks;
-  sinks.policy = parse_token_policy("streamingllm:sink=2,window=78");
-  struct Case {
-    std::unique_ptr<Engine> engine;
-    bool continues;
-  };
-  Case cases[] = {{testing::load_plain(model), true},
-                  {load(model, coded_plan(model, options)), true},
-                  {load(model, exact), false},
-                  {testing::load_plain(model, testing::cache_of("bfloat16")), false},
-                  {testing::load_plain(model, testing::cache_of("int8")), false},
-                  {testing::load_plain(model, sinks), false}};
-  for (const Case& one : cases) {
-    EXPECT_EQ(one.engine->continues_as_prompts(), one.continues);
-    const double error = mean_error(cut(*one.engine, {64, 1}), cut(*one.engine, {kCodedTokens}));
-    EXPECT_TRUE(one.continues ? error < kRounding : error > 1e-5) << error;
-  }
-}
-
 TEST(CodedPromptBytes, AreTheFormulasAndTheForecastsAtEveryStep) {
   const SyntheticCheckpoint model;
   for (const std::int64_t page : {32, 64}) {

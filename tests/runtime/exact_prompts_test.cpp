@@ -54,7 +54,7 @@ std::vector<Case> exact_cases() {
   return cases;
 }
 
-// Does the prompt give the plain model's logits, and does the engine say so?
+// Expects the prompt to give the plain model's logits, or not, and the engine to say which.
 void expect_exact(const Case& of, bool exact) {
   const testing::Row ids = testing::random_ids(1, 120, kModel.vocab_size, 5).front();
   const auto engine = testing::load(kModel, of.plan, of.options);
