@@ -11,13 +11,13 @@ namespace {
 // Queries times heads, which a tile of keys is packed for. Few queries are shared out among the threads.
 constexpr std::int64_t kRowsPerTask = 512, kFewRows = 64;
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 std::int64_t queries_per_task(const CausalAttentionParams& params) {
   const std::int64_t of_thread =
-      ceil_div(params.num_queries * params.num_heads, params.num_threads);
-  return ceil_div(std::clamp(of_thread, kFewRows, kRowsPerTask),
-                  params.num_heads / params.num_kv_heads);
+      divide_up(params.num_queries * params.num_heads, params.num_threads);
+  return divide_up(std::clamp(of_thread, kFewRows, kRowsPerTask),
+                   params.num_heads / params.num_kv_heads);
 }
 
 double score(const CausalAttentionParams& params, const std::uint16_t* query,
@@ -63,12 +63,12 @@ void attend(const CausalAttentionParams& params, std::int64_t query, std::int64_
 
 std::int64_t causal_attention_tasks(const CausalAttentionParams& params) {
   const std::int64_t queries = queries_per_task(params);
-  return ceil_div(params.num_queries, queries) * params.num_kv_heads;
+  return divide_up(params.num_queries, queries) * params.num_kv_heads;
 }
 
 CausalAttentionPart causal_attention_part(const CausalAttentionParams& params, std::int64_t task) {
   const std::int64_t queries = queries_per_task(params);
-  const std::int64_t blocks = ceil_div(params.num_queries, queries);
+  const std::int64_t blocks = divide_up(params.num_queries, queries);
   const std::int64_t first = (blocks - 1 - task / params.num_kv_heads) * queries;
   return {task % params.num_kv_heads, first, std::min(first + queries, params.num_queries)};
 }

@@ -6,6 +6,7 @@
 #include "tests/runtime/coded_forms.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
+#include "tests/runtime/policy_turns.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -26,6 +27,7 @@ using testing::Row;
 using testing::small_policy;
 using testing::split_plan;
 using testing::SyntheticCheckpoint;
+using testing::under;
 
 constexpr std::size_t kPrompt = 41;
 const SyntheticCheckpoint kModel{.model_type = "llama"};
@@ -45,12 +47,6 @@ KvPlan codes(bool prompts) {
   CodedPlanOptions options{.scope = CodedScope::kHead, .codes_prompts = prompts};
   testing::coarsen(options);
   return coded_plan(kModel, options);
-}
-
-EngineOptions under(const std::string& policy) {
-  EngineOptions options;
-  options.policy = parse_token_policy(policy);
-  return options;
 }
 
 struct Case {

@@ -3,6 +3,7 @@
 
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
+#include "tests/runtime/policy_turns.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -47,9 +48,7 @@ std::vector<Case> exact_cases() {
   for (const char* policy :
        {"streamingllm:sink=2,window=8", "streamingllm:sink=2,window=8,pos=cache", "h2o:budget=16",
         "snapkv:budget=40", "zeromerge:budget=16", "think"}) {
-    EngineOptions options;
-    options.policy = parse_token_policy(policy);
-    cases.push_back({policy, plain, options});
+    cases.push_back({policy, plain, testing::under(policy)});
   }
   return cases;
 }
@@ -79,8 +78,7 @@ TEST(ExactPrompts, AreNotThoseOfReplacedProjectionsAndCodes) {
   const testing::OneThread one;
   CompressionSettings truncated = small_policy(MergeRule::kNone);
   truncated.prefill = PrefillMode::kTruncated;
-  EngineOptions in_chunks;
-  in_chunks.policy = parse_token_policy("h2o:budget=16,compress-at=chunk");
+  EngineOptions in_chunks = testing::under("h2o:budget=16,compress-at=chunk");
   in_chunks.prefill_chunk = 32;
   const Case cases[] = {
       {"codes", coded_plan(kModel, {.coefficients = {0, 0, 6}, .codes_prompts = true})},
