@@ -71,18 +71,29 @@ class PressedScorer(Scorer):
         with torch.no_grad():
             with cache.press(self.model):
                 self.model.model(input_ids=torch.tensor([ids[:begin]]), past_key_values=past)
-            masked = [self.masked(index) for index in range(len(past.layers))]
-            cache.kept = 2 * sum(layer.keys.numel() - numbers for layer, numbers in zip(past.layers, masked))
-            # kvpress hides a masked key behind one that no query of a pass meets, which exists for few queries only.
-            step = 1 if any(masked) else end - begin
-            return torch.cat([self.model(input_ids=torch.tensor([ids[first:first + step]]), past_key_values=past,
-                                         position_ids=torch.arange(first, first + step)[None]).logits[0]
-                              for first in range(begin, end, step)])
+            modules = [layer.self_attn for layer in self.model.model.layers]
+            hidden = [getattr(module, "masked_key_indices", None) for module in modules]
+            cache.kept = 2 * sum(layer.keys.numel() - (0 if indices is None else len(indices[0])) * self.shape.head_dim
+                                 for layer, indices in zip(past.layers, hidden))
+            with contextlib.ExitStack() as hooks:
+                for module, indices in zip(modules, hidden):
+                    if indices is not None:
+                        hooks.callback(self.hide(module, indices, begin, end).remove)
+                return self.model(input_ids=torch.tensor([ids[begin:end]]), past_key_values=past,
+                                  position_ids=torch.arange(begin, end)[None]).logits[0]
 
-    def masked(self, index):
-        """Numbers of a layer's keys that a press left in place, but hides."""
-        indices = getattr(self.model.model.layers[index].self_attn, "masked_key_indices", None)
-        return 0 if indices is None else len(indices[0]) * self.shape.head_dim
+    def hide(self, module, indices, begin, end):
+        """
+        Hides the keys that a press left in place from the tokens begin .. end - 1, by a mask of each head. kvpress does it by a key
+        that no query of a pass meets, which exists for a few queries only and would require a pass for every token.
+        """
+        module.masked_key_indices = None
+        _, heads, places = indices
+        visible = torch.ones(self.shape.num_kv_heads, end - begin, end, dtype=torch.bool).tril(begin)
+        visible[heads, :, places] = False
+        visible = visible.repeat_interleave(module.num_key_value_groups, 0)[None]
+        return module.register_forward_pre_hook(lambda _, args, kwargs: (args, kwargs | {"attention_mask": visible}),
+                                                with_kwargs=True)
 
 
 def main():
