@@ -123,6 +123,10 @@ class Engine {
   // the sequences are empty, as after prefill()'s.
   std::vector<at::Tensor> extend_text(const std::vector<Sequence*>& sequences, const Ids& ids,
                                       Rows rows, const Stopped& stopped = {}) const;
+  // True if rewind() can be called: tokens are stored as they are read, one by one, and independent of those behind them.
+  bool can_rewind() const;
+  // Drops all tokens but the first `num_tokens`. What follows is read as if no other had been there, up to rounding.
+  void rewind(Sequence& sequence, std::int64_t num_tokens) const;
   // True if prefill() of a whole text gives the logits that extend() gives after any part of it, up to rounding: prompts are read
   // through codes, or read what the cache keeps (also latents that replace projections, and fused layers), unrounded.
   bool continues_as_prompts() const;

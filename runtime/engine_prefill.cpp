@@ -254,12 +254,20 @@ std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences,
 }
 
 // Keys of some models depend on the whole length.
+bool Engine::can_rewind() const {
+  return keeps_what_prompts_read() && !is_integer(kv_dtype_) && !reuse_ &&
+         !any_depends_on_length(config());
+}
+
+void Engine::rewind(Sequence& sequence, std::int64_t num_tokens) const {
+  KVC_CHECK(can_rewind() && num_tokens >= 0 && num_tokens <= sequence.num_tokens(),
+            "a sequence of {} tokens cannot be cut to {}", sequence.num_tokens(), num_tokens);
+  sequence.cache_->truncate(num_tokens);
+}
+
 bool Engine::continues_by_layer() const {
-  if (!policy_->is_full() || reuse_ || any_depends_on_length(config())) {
-    return false;
-  }
-  return plan_->coded.empty() ? keeps_what_prompts_read() && !is_integer(kv_dtype_)
-                              : reads_codes_by_layer(*plan_, kv_dtype_);
+  return can_rewind() || (policy_->is_full() && !reuse_ && !any_depends_on_length(config()) &&
+                          !plan_->coded.empty() && reads_codes_by_layer(*plan_, kv_dtype_));
 }
 
 std::vector<at::Tensor> Engine::extend_text(const std::vector<Sequence*>& sequences, const Ids& ids,

@@ -61,9 +61,10 @@ ContinuationRun continue_in_blocks(Engine& engine, const std::vector<std::int64_
   return run;
 }
 
-ModelRun in_one_pass(Engine& engine, const TokenRows& rows, std::int64_t block_tokens) {
+// Both settings' logits from whole rows as prompts.
+ModelRun read_whole(Engine& engine, const TokenRows& rows, std::vector<Sequence>& sequences,
+                    std::int64_t block_tokens) {
   const std::int64_t bytes_before = engine.pool().allocated_bytes();
-  std::vector<Sequence> sequences = new_sequences(engine, rows.size());
   ModelRun run{.teacher_forced = engine.prefill(pointers(sequences), rows, Engine::Rows::kAll,
                                                 stop_if_interrupted),
                .continuation = {}};
@@ -72,6 +73,52 @@ ModelRun in_one_pass(Engine& engine, const TokenRows& rows, std::int64_t block_t
     const std::int64_t length = logits.size(0);
     logits = logits.narrow(0, 0, length - 1);
     run.continuation.logits.push_back(logits.slice(0, first_scored(length, block_tokens) - 1));
+  }
+  return run;
+}
+
+// Reads what follows the prompts again, from the cache that read_whole() left: the last blocks first, each behind the tokens
+// before it. A block's first token is predicted by its prompt.
+void reread_blocks(Engine& engine, const TokenRows& rows, std::vector<Sequence>& sequences,
+                   std::int64_t block_tokens, ContinuationRun& run) {
+  std::int64_t num_blocks = 1, longest = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    run.logits[i] = run.logits[i].clone();
+    longest = std::max(longest, run.logits[i].size(0));
+  }
+  if (block_tokens > 0) {
+    num_blocks = (longest + block_tokens - 1) / block_tokens;
+  }
+  for (std::int64_t block = num_blocks - 1; block >= 0; --block) {
+    std::vector<Sequence*> active;
+    TokenRows texts;
+    std::vector<at::Tensor> targets;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::int64_t scored = run.logits[i].size(0), begin = block * block_tokens;
+      if (begin >= scored) {
+        continue;
+      }
+      const std::int64_t count = block_tokens > 0 ? std::min(block_tokens, scored - begin) : scored;
+      const auto first = rows[i].end() - scored + begin;
+      engine.rewind(sequences[i], first - rows[i].begin());
+      active.push_back(&sequences[i]);
+      texts.emplace_back(first, first + count);
+      targets.push_back(run.logits[i].narrow(0, begin + 1, count - 1));
+    }
+    const std::vector<at::Tensor> logits =
+        engine.extend_text(active, texts, Engine::Rows::kAll, stop_if_interrupted);
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      targets[i].copy_(logits[i].narrow(0, 0, targets[i].size(0)));
+    }
+  }
+}
+
+// Reads whole rows once for both settings, and what follows their prompts again where the cache rounds what it keeps.
+ModelRun run_once(Engine& engine, const TokenRows& rows, std::int64_t block_tokens) {
+  std::vector<Sequence> sequences = new_sequences(engine, rows.size());
+  ModelRun run = read_whole(engine, rows, sequences, block_tokens);
+  if (!engine.continues_as_prompts()) {
+    reread_blocks(engine, rows, sequences, block_tokens, run.continuation);
   }
   return run;
 }
@@ -88,8 +135,8 @@ std::vector<at::Tensor> teacher_forced_logits(Engine& engine, const TokenRows& r
 }
 
 ContinuationRun continue_rows(Engine& engine, const TokenRows& rows, std::int64_t block_tokens) {
-  if (engine.continues_as_prompts()) {
-    return in_one_pass(engine, rows, block_tokens).continuation;
+  if (engine.continues_as_prompts() || (block_tokens > 0 && engine.can_rewind())) {
+    return run_once(engine, rows, block_tokens).continuation;
   }
   if (block_tokens == 0) {
     std::vector<std::int64_t> begin, end;
@@ -109,8 +156,8 @@ ContinuationRun continue_rows(Engine& engine, const TokenRows& rows, std::int64_
 }
 
 ModelRun run_rows(Engine& engine, const TokenRows& rows, std::int64_t block_tokens) {
-  if (engine.continues_as_prompts()) {
-    return in_one_pass(engine, rows, block_tokens);
+  if (engine.continues_as_prompts() || engine.can_rewind()) {
+    return run_once(engine, rows, block_tokens);
   }
   return {teacher_forced_logits(engine, rows), continue_rows(engine, rows, block_tokens)};
 }

@@ -34,7 +34,8 @@ struct ModelRun {
   std::vector<at::Tensor> teacher_forced;
   ContinuationRun continuation;
 };
-// Both settings, in one pass over each row where prompts are read as their continuation is.
+// Both settings. Each row is read once where prompts are read as their continuation is, and only its continuation twice where the
+// cache can drop its last tokens (Engine::can_rewind).
 ModelRun run_rows(Engine& engine, const TokenRows& rows, std::int64_t block_tokens);
 
 }  // namespace kvc

@@ -57,6 +57,21 @@ KvCache::KvCache(std::shared_ptr<const KvPlan> shared_plan, const StoreOptions& 
   }
 }
 
+void KvCache::truncate(std::int64_t count) {
+  KVC_CHECK(policy_->is_full() && coded_.empty() && pairs_.empty(),
+            "KV cache: tokens that left their order cannot be taken back");
+  for (KeyValueStore& layer : plain_) {
+    KVC_CHECK(!layer.key_codes && !layer.positions, "KV cache: codes cannot be taken back");
+    layer.key.truncate(count);
+    layer.value.truncate(count);
+  }
+  for (LatentStore& group : groups_) {
+    group.truncate(count);
+  }
+  ids_.resize(static_cast<std::size_t>(count));
+  num_tokens_ = count;
+}
+
 const KeyValueStore& KvCache::plain_layer(int layer) const {
   const int index = plain_index_[static_cast<std::size_t>(layer)];
   KVC_CHECK(index >= 0 && policy_->is_full(),

@@ -85,6 +85,10 @@ class KvCache {
     num_tokens_ += static_cast<std::int64_t>(ids.size());
   }
 
+  // Only the first `count` tokens stay. For caches that store every token when it is read and never change it: plain layers of
+  // exact rows, latents that replace projections.
+  void truncate(std::int64_t count);
+
   KeyValueStore& plain_layer(int layer) { return changed(std::as_const(*this).plain_layer(layer)); }
   const KeyValueStore& plain_layer(int layer) const;
   // Takes a plain layer's place unless the policy is full.

@@ -43,6 +43,18 @@ void PositionList::append(const at::Tensor& positions) {
   }
 }
 
+void PositionList::truncate(std::int64_t count) {
+  while (size_ > count) {
+    auto& [first, length] = runs_.back();
+    const std::int64_t excess = std::min(size_ - count, length);
+    size_ -= excess;
+    length -= excess;
+    if (length == 0) {
+      runs_.pop_back();
+    }
+  }
+}
+
 at::Tensor PositionList::tensor() const {
   if (rows_) {
     return rows_->rows(at::kLong);
@@ -179,6 +191,16 @@ void LatentStore::append_latent(int index, const at::Tensor& latent, const at::T
       scores_[1].append(at::zeros({positions.size(0)}, at::kFloat));
     }
     unmerged_positions_.append(positions);
+  }
+}
+
+void LatentStore::truncate(std::int64_t count) {
+  KVC_CHECK(keeps_latents() && merged_.num_rows() + pending_.front().num_exact() == 0,
+            "latents: tokens that left their order cannot be taken back");
+  expansion_.reset();
+  unmerged_positions_.truncate(count);
+  for (RowStore& latents : unmerged_latents_) {
+    latents.truncate(count);
   }
 }
 

@@ -27,6 +27,7 @@ class PositionList {
   std::int64_t operator[](std::int64_t row) const;     // of positions that are not stored per token
   void erase(std::int64_t first, std::int64_t count);  // stored per token, likewise keep
   void keep(const std::vector<std::int64_t>& indices);  // ascending: only those stay
+  void truncate(std::int64_t count);  // of positions that are not stored per token
   // As RowStore::reorder; stored per token.
   void reorder(std::int64_t first, const std::vector<std::int64_t>& order) {
     rows_->reorder(first, order);
@@ -88,6 +89,8 @@ class LatentStore {
   void hold(int index, const at::Tensor& rows);
   // Groups whose projections are replaced store latents at once.
   void append_latent(int index, const at::Tensor& latent, const at::Tensor& positions);
+  // Only the first `count` tokens stay. For such groups without a token policy.
+  void truncate(std::int64_t count);
 
   // Positions of the `count` oldest pending tokens that are not sinks. [count] int64
   at::Tensor next_positions(std::int64_t count) const;

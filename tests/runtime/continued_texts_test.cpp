@@ -1,4 +1,4 @@
-// Long texts behind a prompt (Engine::extend_text, Engine::continues_as_prompts).
+// Long texts behind a prompt (Engine::extend_text, Engine::continues_as_prompts, Engine::rewind).
 #include <gtest/gtest.h>
 
 #include "model/cache_plan.h"
@@ -51,7 +51,7 @@ KvPlan codes(bool prompts) {
 
 struct Case {
   std::string name;
-  bool continues_as_prompts;
+  bool continues_as_prompts, can_rewind;
   KvPlan plan;
   EngineOptions options{};
   SyntheticCheckpoint model = kModel;
@@ -63,31 +63,33 @@ std::vector<Case> cases() {
       plain_plan(parse_model_config(testing::synthetic_config(mla), "config.json"));
   const KvPlan directions = principal_plan(kModel, 2, LatentBasis::kCalibrated, false, 2, 2);
   return {
-      {"plain", true, plain()},
-      {"plain, bfloat16", false, plain(), cache_of("bfloat16")},
-      {"plain, int8", false, plain(), cache_of("int8")},
-      {"sinks and a window", false, plain(), under("streamingllm:sink=2,window=78")},
-      {"heavy hitters", false, plain(), under("h2o:budget=30")},
-      {"MLA", true, of_mla, {}, mla},
-      {"MLA, bfloat16", false, of_mla, cache_of("bfloat16"), mla},
-      {"codes", false, codes(false)},
-      {"prompts through codes", true, codes(true)},
-      {"latents, rule ls", false, latents(MergeRule::kLs)},
-      {"latents, rule ls, bfloat16", false, latents(MergeRule::kLs), cache_of("bfloat16")},
-      {"latents, rule mean", false, latents(MergeRule::kMean)},
-      {"latents, rule ls, in blocks of 64", false, in_blocks_of(64, latents(MergeRule::kLs))},
-      {"a latent per layer", false, latents(MergeRule::kNone)},
-      {"latents under a policy", false, latents(MergeRule::kLs), under("h2o:budget=30")},
-      {"replaced projections", true, split_plan(kModel, 4, 4)},
-      {"replaced projections, bfloat16", false, split_plan(kModel, 4, 4), cache_of("bfloat16")},
-      {"directions", false, directions},
-      {"directions, in blocks of 64", false, in_blocks_of(64, directions)},
-      {"directions of the request", false,
+      {"plain", true, true, plain()},
+      {"plain, bfloat16", false, true, plain(), cache_of("bfloat16")},
+      {"plain, int8", false, false, plain(), cache_of("int8")},
+      {"sinks and a window", false, false, plain(), under("streamingllm:sink=2,window=78")},
+      {"heavy hitters", false, false, plain(), under("h2o:budget=30")},
+      {"MLA", true, true, of_mla, {}, mla},
+      {"MLA, bfloat16", false, true, of_mla, cache_of("bfloat16"), mla},
+      {"codes", false, false, codes(false)},
+      {"prompts through codes", true, false, codes(true)},
+      {"latents, rule ls", false, false, latents(MergeRule::kLs)},
+      {"latents, rule ls, bfloat16", false, false, latents(MergeRule::kLs), cache_of("bfloat16")},
+      {"latents, rule mean", false, false, latents(MergeRule::kMean)},
+      {"latents, rule ls, in blocks of 64", false, false,
+       in_blocks_of(64, latents(MergeRule::kLs))},
+      {"a latent per layer", false, false, latents(MergeRule::kNone)},
+      {"latents under a policy", false, false, latents(MergeRule::kLs), under("h2o:budget=30")},
+      {"replaced projections", true, true, split_plan(kModel, 4, 4)},
+      {"replaced projections, bfloat16", false, true, split_plan(kModel, 4, 4),
+       cache_of("bfloat16")},
+      {"directions", false, false, directions},
+      {"directions, in blocks of 64", false, false, in_blocks_of(64, directions)},
+      {"directions of the request", false, false,
        principal_plan(kModel, 2, LatentBasis::kRequest, false, 2, 2)},
-      {"pairs", false, testing::paired_plan(kModel)},
-      {"fused vectors", true, fused_upper_plan(kModel, FusionForm::kChannel, 2)},
-      {"fused matrices", true, fused_upper_plan(kModel, FusionForm::kFull, 2)},
-      {"fused vectors, bfloat16", false, fused_upper_plan(kModel, FusionForm::kChannel, 2),
+      {"pairs", false, false, testing::paired_plan(kModel)},
+      {"fused vectors", true, true, fused_upper_plan(kModel, FusionForm::kChannel, 2)},
+      {"fused matrices", true, true, fused_upper_plan(kModel, FusionForm::kFull, 2)},
+      {"fused vectors, bfloat16", false, true, fused_upper_plan(kModel, FusionForm::kChannel, 2),
        cache_of("bfloat16")},
   };
 }
@@ -162,6 +164,37 @@ TEST(ContinuesAsPrompts, WhereOnePassGivesTheLogitsOfTheContinuation) {
                                     testing::cached_logits(*engine, ids, ids.size(), 1));
     EXPECT_TRUE(of.continues_as_prompts ? error < kRounding : error > 1e-5)
         << of.name << ": " << error;
+  }
+}
+
+TEST(RewoundSequences, AreThoseThatNeverHadTheDroppedTokens) {
+  const testing::OneThread one;
+  const Row ids = text_ids(), text = part(ids, kPrompt, ids.size());
+  for (const Case& of : cases()) {
+    const auto engine = testing::load(of.model, of.plan, of.options);
+    ASSERT_EQ(engine->can_rewind(), of.can_rewind) << of.name;
+    Sequence sequence = engine->new_sequence();
+    engine->prefill({&sequence}, {ids}, Engine::Rows::kLast);
+    if (!of.can_rewind) {
+      EXPECT_THROW(engine->rewind(sequence, kPrompt), Error) << of.name;
+      continue;
+    }
+    EXPECT_THROW(engine->rewind(sequence, sequence.num_tokens() + 1), Error);
+    for (const std::size_t num_tokens : {std::size_t{150}, kPrompt}) {
+      engine->rewind(sequence, static_cast<std::int64_t>(num_tokens));
+      ASSERT_EQ(sequence.cache().ids(), part(ids, 0, num_tokens));
+      Sequence other = engine->new_sequence(), rewound = sequence.fork();
+      engine->prefill({&other}, {part(ids, 0, num_tokens)}, Engine::Rows::kLast);
+      EXPECT_EQ(sequence.cache().allocated_bytes(), other.cache().allocated_bytes()) << of.name;
+      const Row rest = part(ids, num_tokens, ids.size());
+      const auto logits = engine->extend({&rewound, &other}, {rest, rest}, Engine::Rows::kAll);
+      EXPECT_LT(mean_error(logits[0], logits[1]), kRounding) << of.name << ", " << num_tokens;
+    }
+    engine->rewind(sequence, 0);
+    Sequence other = engine->new_sequence();
+    const auto logits = engine->prefill({&sequence, &other}, {text, text}, Engine::Rows::kAll);
+    EXPECT_LT(mean_error(logits[0], logits[1]), kRounding) << of.name << ", emptied";
+    EXPECT_EQ(sequence.cache().allocated_bytes(), other.cache().allocated_bytes()) << of.name;
   }
 }
 
