@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/file_writer.h"
+#include "core/progress.h"
 
 namespace kvc {
 namespace {
@@ -32,6 +33,24 @@ bool holds_working_directory(const fs::path& path) {
     return false;
   }
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+// The name, or with the first number behind it that no file has.
+fs::path free_name(const std::string& name) {
+  fs::path path = name;
+  for (int number = 2; fs::exists(fs::symlink_status(path)); ++number) {
+    path = name + "-" + std::to_string(number);
+  }
+  return path;
+}
+
+// By its mark, a conversion by its file, a converted checkpoint by its config.json.
+bool is_output(const fs::path& directory) {
+  constexpr std::size_t kMostConfig = 16 << 20;
+  const fs::path config = directory / "config.json";
+  return fs::exists(directory / kOutputMark) || fs::exists(directory / "conversion.h5") ||
+         (fs::is_regular_file(config) &&
+          read_file(config, kMostConfig).find("\"kvconvert\"") != std::string::npos);
 }
 
 fs::path checked_output(const fs::path& given, bool force, bool directory) {
@@ -103,8 +122,8 @@ fs::path output_path(const fs::path& path) {
 }
 
 bool is_within(const fs::path& path, const fs::path& directory) {
-  const fs::path relative =
-      fs::weakly_canonical(path).lexically_relative(fs::weakly_canonical(directory));
+  const fs::path relative = fs::weakly_canonical(fs::absolute(path))
+                                .lexically_relative(fs::weakly_canonical(fs::absolute(directory)));
   return !relative.empty() && *relative.begin() != "..";
 }
 
@@ -131,12 +150,22 @@ OutputDirectory::OutputDirectory(fs::path final_path, bool force)
     : final_(checked_output(final_path, force, true)), scratch_(final_), force_(force) {}
 
 void OutputDirectory::commit() {
+  if (!is_output(path())) {
+    write_file(path() / kOutputMark, "");
+  }
   sync_tree(path());
   scratch_.make_public();
-  if (force_ && fs::exists(fs::symlink_status(final_))) {
+  const bool replaces = force_ && fs::exists(fs::symlink_status(final_));
+  if (replaces && (fs::is_empty(final_) || is_output(final_))) {
     exchange(path(), final_);
     scratch_.adopt_exchanged();
   } else {
+    if (replaces) {
+      const fs::path aside = free_name(final_.string() + ".replaced");
+      rename_to(final_, aside);
+      log_warning(fmt::format("{}: held files of something else, which are in {} now",
+                              final_.string(), aside.string()));
+    }
     rename_new(path(), final_);
     scratch_.release();
   }

@@ -20,15 +20,19 @@ void check_apart(const std::filesystem::path& output, const std::filesystem::pat
 // Call before any work is done.
 void check_output(const std::filesystem::path& path, bool force);
 
+inline constexpr std::string_view kOutputMark = ".kvconvert";
+
 // A directory under construction: `<parent>/.<name>.partial`, mode 0700, locked against a second
 // process. A leftover of a killed run is removed first. The destructor removes it unless committed.
+// An existing final directory (force) is removed only if it is empty or an output of these programs: a converted checkpoint by its
+// config.json, others by the empty file kOutputMark. Any other is kept as `<name>.replaced`, with a warning.
 class OutputDirectory {
  public:
   OutputDirectory(std::filesystem::path final_path, bool force);
 
   const std::filesystem::path& path() const { return scratch_.path(); }  // write files here
   // fsyncs files and directories and renames. An existing final directory (force) is exchanged
-  // atomically with the new one and then removed, so a complete one always exists.
+  // atomically with the new one and then removed or kept, so a complete one always exists.
   void commit();
 
  private:

@@ -117,6 +117,35 @@ TEST_F(Output, RefusesAnExistingOneUnlessForced) {
   EXPECT_THAT(names(), ElementsAre("out"));
 }
 
+// --force replaces outputs; whatever else has their name is kept beside them.
+TEST_F(Output, KeepsFilesOfSomethingElse) {
+  for (const char* aside : {"out.replaced", "out.replaced-2"}) {
+    fs::remove_all(file("out"));
+    fs::create_directory(file("out"));
+    put(file("out/thesis"), "mine");
+    write_directory("new", true);
+    EXPECT_EQ(contents(file("out/a")), "new");
+    EXPECT_FALSE(fs::exists(file("out/thesis")));
+    EXPECT_EQ(contents(file(aside) / "thesis"), "mine");
+  }
+  EXPECT_THAT(names(), ElementsAre("out", "out.replaced", "out.replaced-2"));
+  fs::remove_all(file("out"));
+  fs::create_directory(file("out"));
+  put(file("out/config.json"), R"({"kvconvert": {}})");  // a conversion
+  write_directory("new", true);
+  fs::remove_all(file("out"));
+  fs::create_directory(file("out"));  // empty
+  write_directory("new", true);
+  EXPECT_THAT(names(), ElementsAre("out", "out.replaced", "out.replaced-2"));
+}
+
+TEST_F(Output, IsWithinADirectoryThatDoesNotExistYet) {
+  EXPECT_TRUE(is_within("absent/work", "absent"));
+  EXPECT_TRUE(is_within("absent", fs::absolute("absent")));
+  EXPECT_TRUE(is_within(fs::absolute("absent/work"), "absent"));
+  EXPECT_FALSE(is_within("absent-2", "absent"));
+}
+
 TEST_F(Output, KeepsTheOldOneUntilTheNewOneIsComplete) {
   write_directory("old", false);
   {
