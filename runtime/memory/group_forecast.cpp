@@ -14,9 +14,15 @@ GroupForecast::GroupForecast(const ForecastSettings& settings, int group, const 
       spec_(settings.plan.groups[static_cast<std::size_t>(group)]) {
   if (cache != nullptr) {
     kept_ = cache->group(group).kept_tokens();
+    note_forms(kept_.tokens);
     slots_ = kept_.residual_slots;
     budget_ = cache->kept_group(group);
   }
+}
+
+void GroupForecast::note_forms(const GroupTokens& tokens) {
+  has_unmerged_ = has_unmerged_ || tokens.unmerged > 0;
+  has_merged_ = has_merged_ || tokens.merged > 0;
 }
 
 std::int64_t GroupForecast::rows() const {
@@ -64,9 +70,8 @@ std::int64_t GroupForecast::bytes() const {
       codes = quantised_value_bytes(whole, plan().kv_dim(), plan().head_dim, settings_.dtype);
     }
   }
-  for (std::int64_t* count : {&tokens.unmerged, &tokens.merged}) {
-    *count += has_others ? settings_.page_tokens - 1 : 0;
-  }
+  tokens.unmerged += (leaves_later ? has_unmerged_ : has_others) ? settings_.page_tokens - 1 : 0;
+  tokens.merged += (leaves_later ? has_merged_ : has_others) ? settings_.page_tokens - 1 : 0;
   return bytes_of(kept) + codes;
 }
 
@@ -96,6 +101,7 @@ void GroupForecast::remove(std::int64_t count, bool /*is_step*/) {
 }
 
 void GroupForecast::set_tokens(const GroupTokens& tokens, PassBytes& pass) {
+  note_forms(tokens);
   follow(pass, [&] { kept_.tokens = tokens; });
 }
 

@@ -30,11 +30,14 @@ class GroupForecast : public LayerForecast {
   void store(int layer, std::int64_t count) override;
   void remove(std::int64_t count, bool is_step) override;
   std::int64_t bytes_of(KeptGroupTokens kept) const;
+  void note_forms(const GroupTokens& tokens);
 
   int group_;
   const LatentGroup& spec_;
   KeptGroupTokens kept_;
   bool is_compressed_ = true;  // since it last read a prompt
+  // Some tokens have had this form, and may still have it.
+  bool has_unmerged_ = false, has_merged_ = false;
 };
 
 // Tokens of all groups that are due, of a sequence of num_tokens, when the groups hold `tokens`. layer_tokens

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/arithmetic.h"
 #include "core/checkpoint.h"
 #include "core/error.h"
 #include "model/cache_plan.h"
@@ -60,7 +61,8 @@ MemoryPlan gpu_memory_plan(const RunOptions& options, const Prompts& prompts) {
     result.end = std::max(result.end, own.generating);
     result.tokens = std::max(result.tokens, tokens_of(sequences, generate));
   }
-  result.original = original_bytes(plan, result.tokens, cache_dtype(config));
+  result.original =
+      original_bytes(plan, round_up(result.tokens, types.page_tokens), cache_dtype(config));
   result.peak = result.reading;
   KVC_CHECK(result.reading <= engine.memory_bytes.value_or(result.reading),
             "KV memory: the caches take up to {} bytes on a GPU, --memory allows {}; raise it to "

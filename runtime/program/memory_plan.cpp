@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/arithmetic.h"
 #include "core/error.h"
 #include "model/cache_plan.h"
 #include "model/compute_place.h"
@@ -22,25 +23,36 @@
 namespace kvc {
 namespace {
 
-// The caches of a run, from their prompts to their last tokens.
+// The caches of a run, from their prompts to their last tokens. Samples and beams count as caches of their own, although they
+// share a prompt's pages.
 class RunForecast {
  public:
   RunForecast(const KvPlan& plan, const TokenPolicy& policy, const CacheTypes& types,
               const Prompts& prompts, const GenerateOptions& generate)
       : plan_(plan), policy_(policy), types_(types) {
-    for (const auto& ids : prompts.ids) {
-      const auto length = static_cast<std::int64_t>(ids.size());
+    const auto by_length = [](const auto& a, const auto& b) { return a.size() < b.size(); };
+    const auto longest = std::ranges::max_element(prompts.ids, by_length);
+    for (auto ids = prompts.ids.begin(); ids != prompts.ids.end(); ++ids) {
+      const auto length = static_cast<std::int64_t>(ids->size());
       const std::int64_t prefill =
           generate.prefill_tokens > 0 ? std::min(length, generate.prefill_tokens) : length;
       // As make_room asks for it.
-      caches_.emplace_back(plan, types.kv, types.page_tokens, MergeSpread::kNone, policy);
-      reading_ += caches_.back().read(prefill);
+      CacheForecast cache(plan, types.kv, types.page_tokens, MergeSpread::kNone, policy);
+      reading_ += cache.read(prefill);
+      // Beams of one prompt are searched at a time, beside the other prompts.
+      const bool is_beams = generate.num_beams > 1, grows = !is_beams || ids == longest;
+      const std::int64_t copies = is_beams ? generate.num_beams : generate.num_samples;
       // The last token is never fed back.
-      left_.push_back(length - prefill + std::max<std::int64_t>(0, generate.max_new_tokens - 1));
+      const std::int64_t more = grows ? std::max<std::int64_t>(0, generate.max_new_tokens - 1) : 0;
+      for (std::int64_t copy = 0; copy < (grows ? copies : 1); ++copy) {
+        caches_.push_back(cache);
+      }
+      left_.resize(caches_.size(), length - prefill + more);
     }
   }
 
   std::int64_t reading() const { return reading_; }  // most while prompts are read
+  std::int64_t num_caches() const { return static_cast<std::int64_t>(caches_.size()); }
 
   // Feeds the next block's tokens; false when there are none left. Most bytes on the way.
   bool advance(std::int64_t& most) {
@@ -87,8 +99,9 @@ class RunForecast {
     return sum([](const CacheForecast& cache) { return cache.num_tokens(); });
   }
   std::int64_t original(KvDtype own) const {
-    return sum(
-        [&](const CacheForecast& cache) { return original_bytes(plan_, cache.num_tokens(), own); });
+    return sum([&](const CacheForecast& cache) {
+      return original_bytes(plan_, round_up(cache.num_tokens(), types_.page_tokens), own);
+    });
   }
 
  private:
@@ -181,7 +194,7 @@ MemoryPlan cpu_memory_plan(const RunOptions& options, const Prompts& prompts) {
           .expansion = run.expanded(kNever).bytes,
           .limit = options.engine.memory_bytes,
           .expanded_groups = totals.expanded.groups,
-          .num_groups = static_cast<std::int64_t>(plan.groups.size() * prompts.ids.size()),
+          .num_groups = static_cast<std::int64_t>(plan.groups.size()) * run.num_caches(),
           .peak = totals.peak,
           .process = process_bytes(options, prompts, checkpoint, config, plan, types, run,
                                    std::max(totals.end, totals.peak))};
@@ -220,9 +233,12 @@ void print_memory_plan(const RunOptions& options) {
   }
   fmt::print(
       "KV cache of {} tokens as {}: up to {} bytes while the prompt is read, then up to {} "
-      "(kept_ratio {:.3f}); keys and values rebuilt from latents would take {} more\n",
+      "(kept_ratio {:.3f}){}\n",
       plan.tokens, to_string(plan.kv_dtype), plan.reading, plan.end,
-      share_of_original(plan.end, plan.original), plan.expansion);
+      share_of_original(plan.end, plan.original),
+      plan.expansion == 0 ? ""
+                          : fmt::format("; keys and values rebuilt from latents would take {} more",
+                                        plan.expansion));
   if (plan.limit) {
     fmt::print("within {} bytes: {} of {} groups rebuilt at the end, up to {} bytes in use\n",
                *plan.limit, plan.expanded_groups, plan.num_groups, plan.peak);

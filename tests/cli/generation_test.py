@@ -144,6 +144,18 @@ class Generation(ProgramTest):
         self.assert_refused({1}, ["--policy think", "--device cpu"], "kvrun", *run, "--policy", "think")
         self.assert_refused({2}, ["--device"], "kvrun", *run[:-1], "gpu")
 
+    def test_a_plan_counts_samples_and_beams(self):
+        ids = self.directory / "ids.json"
+        ids.write_text("[5, 6, 7, 8, 9]")
+        run = "--ids", ids, "--max-new-tokens", "60", "--ignore-eos"
+        for copies, exact in (("--num-samples", "4", "--temperature", "1"), True), (("--beams", "4"), False):
+            plan = json.loads(self.run_ok("kvrun", REFERENCE, *run, *copies, "--plan", "--json").stdout)
+            alone = json.loads(self.run_ok("kvrun", REFERENCE, *run, "--plan", "--json").stdout)
+            peak = json.loads(self.run_ok("kvrun", REFERENCE, *run, *copies, "--stats", "--json").stdout)["memory"]["kv_peak_bytes"]
+            self.assertEqual(plan["end_bytes"], 4 * alone["end_bytes"])
+            self.assertEqual(plan["kept_ratio"], 1)
+            (self.assertEqual if exact else self.assertLess)(peak, plan["end_bytes"])
+
     def test_prompts_in_pieces_give_the_same_tokens(self):
         ids = self.directory / "ids.json"
         ids.write_text(json.dumps([1] + [403 + i % 90 for i in range(300)]))

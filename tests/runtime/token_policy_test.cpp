@@ -182,6 +182,42 @@ TEST(TokenPolicy, BytesAreTheFormulasAndTheForecasts) {
   }
 }
 
+// The text decides which of the kept tokens are latents, so forecasts are bounds. Pages that few tokens begin count.
+TEST(TokenPolicy, LatentsTakeNoMoreThanTheForecast) {
+  const testing::OneThread one;
+  const SyntheticCheckpoint model{.head_dim = 16};
+  KvPlan plans[] = {testing::principal_plan(model, 2, LatentBasis::kCalibrated, false, 2, 2),
+                    testing::grouped_plan(model, 2, 8, testing::small_policy(MergeRule::kLs)),
+                    testing::grouped_plan(model, 2, 8, testing::small_policy(MergeRule::kNone))};
+  const Row ids = random_ids(1, 250, 96, 3).front();
+  for (KvPlan& plan : plans) {
+    plan.compression.window_tokens = 64;  // more exact tokens than some policies keep
+    plan.compression.block_tokens = 64;
+    for (const char* dtype : {"float32", "int4"}) {
+      for (const std::int64_t page : {32, 64}) {
+        for (const char* policy :
+             {"h2o:budget=30", "h2o:budget=100", "snapkv:budget=70,window=16"}) {
+          SCOPED_TRACE(fmt::format("{} {} pages of {} rule {}", policy, dtype, page,
+                                   static_cast<int>(plan.compression.rule)));
+          EngineOptions options = under(policy, dtype);
+          options.page_tokens = page;
+          const auto engine = testing::load(model, plan, options);
+          CacheForecast forecast(engine->plan(), engine->kv_dtype(), page, MergeSpread::kNone,
+                                 engine->policy());
+          Sequence sequence = engine->new_sequence();
+          engine->prefill({&sequence}, {part(ids, 0, 210)}, Engine::Rows::kLast);
+          EXPECT_LE(engine->pool().peak_bytes(), forecast.read(210));
+          for (std::size_t i = 210; i < 250; ++i) {
+            ASSERT_LE(engine->pool().allocated_bytes(), forecast.bytes()) << i;
+            engine->extend({&sequence}, {{ids[i]}}, Engine::Rows::kLast);
+            forecast.extend(1);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(TokenPolicy, RunningPoliciesNeverGrow) {
   const testing::OneThread one;
   const auto engine = testing::load_plain({}, under("zeromerge:budget=20"));
