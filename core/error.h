@@ -36,6 +36,12 @@ class UsageError : public Error {
   explicit UsageError(const std::string& message) : Error(message, ExitCode::kUsage) {}
 };
 
+// A result that is not good enough by a limit that an option sets: nothing went wrong, and --force takes it.
+class RefusedError : public Error {
+ public:
+  explicit RefusedError(const std::string& message) : Error(message) {}
+};
+
 template <typename... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
   throw Error(fmt::format(format, std::forward<Args>(args)...));

@@ -91,12 +91,15 @@ void check_fits(const ConversionJob& job) {
                         : "Factors per channel rarely fit a pretrained model, because its layers "
                           "do not match channel by channel; FusedKV models are trained from "
                           "scratch. Use --fusion matrices, --distill-steps to train the factors";
-  KVC_CHECK(below == 0 || job.settings.any_fit || settings.mixed || settings.distill.steps > 0,
-            "--method {}: {} of {} fused layers fit their sources badly: R^2 on the calibration "
-            "text is below --min-r2 {:g} ({}). {}, --mixed to leave such layers plain, another "
-            "method (--method commonkv), or --force to convert anyway",
-            job.settings.method, below, job.result.fused.size(), settings.min_r2,
-            fit_table(job.result.fused), why);
+  if (below == 0 || job.settings.any_fit || settings.mixed || settings.distill.steps > 0) {
+    return;
+  }
+  throw RefusedError(fmt::format(
+      "--method {}: {} of {} fused layers fit their sources badly: R^2 on the calibration "
+      "text is below --min-r2 {:g} ({}). {}, --mixed to leave such layers plain, another "
+      "method (--method commonkv), or --force to convert anyway",
+      job.settings.method, below, job.result.fused.size(), settings.min_r2,
+      fit_table(job.result.fused), why));
 }
 
 void keep_fit(ConversionJob& job, FusedLayer& layer, const LayerFit& fit) {
@@ -121,10 +124,13 @@ void drop_layers(ConversionJob& job) {
     }
   }
   job.result.plan.fused = std::move(kept);
-  KVC_CHECK(!job.result.plan.fused.empty(),
-            "--method {}: no layer fits its sources with an R^2 of --min-r2 {:g}, so all would "
-            "stay plain ({}). Use --fusion matrices or another method (--method commonkv)",
-            job.settings.method, settings.min_r2, fit_table(job.result.fused));
+  if (!job.result.plan.fused.empty()) {
+    return;
+  }
+  throw RefusedError(fmt::format(
+      "--method {}: no layer fits its sources with an R^2 of --min-r2 {:g}, so all would "
+      "stay plain ({}). Use --fusion matrices or another method (--method commonkv)",
+      job.settings.method, settings.min_r2, fit_table(job.result.fused)));
 }
 
 Fusion as_fusion(const FusionFit& fit, const FusedLayer& layer, KvPart part,

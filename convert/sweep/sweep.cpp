@@ -44,6 +44,8 @@ Json run_candidates(const SweepOptions& options, const SweepMeasurement& sweep) 
     try {
       rows.push_back(planned ? sweep.measure(candidate.name, *planned)
                              : sweep.measure_plain(candidate));
+    } catch (const RefusedError& error) {
+      rows.push_back(without_result(candidate, "refused", error));
     } catch (const Error& error) {
       if (error.code() == ExitCode::kInterrupted) {
         throw;

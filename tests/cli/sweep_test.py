@@ -204,6 +204,12 @@ class Sweep(ProgramTest):
                                     "--out", out, "--sweep", "pca --kept-ratio 0.5", *given, "--force")
         self.assert_refused((2,), ("--work",), "kvconvert", *self.arguments("pca"), "--work", out / "work", "--force")
 
+    def test_a_fit_below_its_limit_is_refused(self):
+        self.run_ok("kvconvert", *self.arguments("fusedkv", "pca --kept-ratio 0.5"))
+        rows = self.results()["candidates"]
+        self.assertEqual([row["status"] for row in rows], ["refused", "measured"])
+        self.assertIn("--min-r2", rows[0]["reason"])
+
     def test_a_failure_leaves_the_others(self):
         """Too little calibration text for a group's channels is known only once it is read."""
         line = "coded --metric none --scope {head,group} --group 5 --kept-ratio 0.4"
