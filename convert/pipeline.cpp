@@ -13,6 +13,7 @@
 #include "core/output.h"
 #include "core/progress.h"
 #include "model/config.h"
+#include "validate/evaluation_text.h"
 #include "validate/report.h"
 #include "validate/validate.h"
 
@@ -28,9 +29,12 @@ void check_inputs_apart(const PipelineOptions& options) {
       check_apart(options.out, text);
     }
   }
-  KVC_CHECK_USAGE(options.work.empty() || !is_within(options.work, options.out),
-                  "--work {}: is inside the output; choose another directory",
-                  options.work.string());
+  for (const auto& [place, name] :
+       {std::pair{options.out, "output"}, {options.checkpoint, "checkpoint"}}) {
+    KVC_CHECK_USAGE(options.work.empty() || !is_within(options.work, place),
+                    "--work {}: is inside the {}; choose another directory", options.work.string(),
+                    name);
+  }
 }
 
 // What each part keeps, and how far its keys and values are from the originals on calibration text.
@@ -96,9 +100,21 @@ void print_result(const PipelineOptions& options, const std::optional<Validation
   log_info(fmt::format("wrote {}", options.out.string()));
 }
 
+ValidateOptions validation_options(const PipelineOptions& options) {
+  ValidateOptions validation;
+  validation.reference = options.checkpoint;
+  validation.texts = options.validation_text;
+  validation.seed = options.settings.seed;
+  validation.by_part = options.by_part;
+  return validation;
+}
+
 void convert_and_export(const PipelineOptions& options, const Original& original,
                         const KvPlan& plan, const WorkDirectory& work, OutputDirectory& output) {
   const TokenSet tokens = prepare_tokens(options, original, work.path());
+  if (options.validate) {  // what validation would refuse is known before the work
+    check_evaluation_text(validation_options(options), original.config, tokens.source_hashes);
+  }
   const Outcome outcome =
       convert_into(options, original, plan, tokens, StagePaths::all_in(work.path()), output.path());
   if (outcome.report) {
@@ -125,14 +141,10 @@ void log_limits(ServingEngine engine, const KvPlan& plan) {
 
 ValidationReport validate_export(const PipelineOptions& options, const fs::path& exported,
                                  const StagePaths& paths) {
-  ValidateOptions validation;
-  validation.reference = options.checkpoint;
+  ValidateOptions validation = validation_options(options);
   validation.candidate = exported;
-  validation.texts = options.validation_text;
   validation.calibration_tokens = paths.tokens / "tokens.h5";
   validation.reference_logits = paths.reference;
-  validation.seed = options.settings.seed;
-  validation.by_part = options.by_part;
   ValidationReport report = validate(validation);
   report.options["candidate"] = options.out.string();
   return report;
@@ -202,6 +214,7 @@ void run_pipeline(PipelineOptions options) {
   choose_settings(options, original);
   if (options.plan_only) {
     const PlanTable table = plan_table(original.config, options.settings, options.force);
+    check_exportable(table.plan, options.format);
     log_limits(options.engine, table.plan);
     std::fputs((options.json ? dump_json(to_json(table)) : to_text(table)).c_str(), stdout);
     return;

@@ -116,6 +116,7 @@ Action declare_validate_options(CLI::App& app, CommonOptions& common) {
   app.add_option("--max-ppl-ratio", options->max_ppl_ratio, "The same for the perplexity ratio");
   app.add_option("--min-same-top", options->min_same_top,
                  "Fail with exit code 3 if the share of equal top tokens (0 to 1) is smaller");
+  offer_only_cpu(app);
   return [options, outputs, &common] {
     require_cpu(common);
     options->seed = common.seed;

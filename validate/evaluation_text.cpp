@@ -30,14 +30,41 @@ std::vector<std::string> calibration_hashes(const Checkpoint& candidate) {
   return hashes.get<std::vector<std::string>>();
 }
 
-void check_no_overlap(const TokenSet& text, const Checkpoint& candidate) {
-  const std::vector<std::string> calibrated = calibration_hashes(candidate);
-  for (const std::string& hash : text.source_hashes) {
-    KVC_CHECK(std::find(calibrated.begin(), calibrated.end(), hash) == calibrated.end(),
-              "{}: was calibrated on this evaluation text (SHA-256 {}); evaluate on unseen text, "
-              "give another --text",
-              candidate.directory().string(), hash);
+// The first text that is among these, by its hash; nullptr if there is none.
+const std::string* find_calibrated(const TokenSet& text,
+                                   const std::vector<std::string>& calibrated) {
+  const auto found = std::ranges::find_first_of(text.source_hashes, calibrated);
+  return found == text.source_hashes.end() ? nullptr : &*found;
+}
+
+TokenSet evaluation_rows(const ValidateOptions& options, const Tokenizer& tokenizer,
+                         const ModelConfig& config) {
+  TextOptions text;
+  text.num_sequences = options.num_sequences;
+  text.seq_len = options.seq_len;
+  text.seed = options.seed;
+  TokenSet tokens = load_token_set(options.texts, tokenizer, config.vocab_size, text, "evaluation");
+  auto& rows = tokens.sequences;
+  rows.erase(std::remove_if(rows.begin(), rows.end(),
+                            [](const auto& row) { return row.size() < kMinTokens; }),
+             rows.end());
+  KVC_CHECK(!rows.empty(),
+            "the evaluation text gives no row of at least {} tokens; give a longer one",
+            kMinTokens);
+  return tokens;
+}
+
+// A row as long as a block, or shorter, is read exactly as a whole.
+void check_blocks(const TokenSet& tokens, std::int64_t block_tokens) {
+  std::size_t longest = 0;
+  for (const auto& row : tokens.sequences) {
+    longest = std::max(longest, row.size());
   }
+  KVC_CHECK(block_tokens == 0 || block_tokens + 1 < static_cast<std::int64_t>(longest),
+            "--block {}: rows of {} tokens have none behind such a block, so that nothing would be "
+            "read through the "
+            "cache; use a smaller block, or longer rows (--seq-len, --text)",
+            block_tokens, longest);
 }
 
 constexpr std::size_t kMostRows = 8;
@@ -60,26 +87,33 @@ TokenSet load_evaluation_text(const ValidateOptions& options, const Checkpoint& 
             "{} and {} have different tokenizers (tokenizer.json); only models that read the same "
             "tokens can be compared",
             options.reference.string(), options.candidate.string());
-  TextOptions text;
-  text.num_sequences = options.num_sequences;
-  text.seq_len = options.seq_len;
-  text.seed = options.seed;
-  TokenSet tokens = load_token_set(options.texts, tokenizer, config.vocab_size, text, "evaluation");
-  check_no_overlap(tokens, candidate);
-  auto& rows = tokens.sequences;
-  rows.erase(std::remove_if(rows.begin(), rows.end(),
-                            [](const auto& row) { return row.size() < kMinTokens; }),
-             rows.end());
-  KVC_CHECK(!rows.empty(),
-            "the evaluation text gives no row of at least {} tokens; give a longer "
-            "--text",
-            kMinTokens);
-  for (const auto& row : rows) {
+  const TokenSet tokens = evaluation_rows(options, tokenizer, config);
+  const std::string* calibrated = find_calibrated(tokens, calibration_hashes(candidate));
+  KVC_CHECK(calibrated == nullptr,
+            "{}: was calibrated on this evaluation text (SHA-256 {}); evaluate on unseen text, "
+            "give another --text",
+            candidate.directory().string(), *calibrated);
+  check_blocks(tokens, options.block_tokens);
+  for (const auto& row : tokens.sequences) {
     KVC_CHECK(static_cast<std::int64_t>(row.size()) <= config.max_position_embeddings,
               "the evaluation text has a row of {} tokens, the model's context is {}", row.size(),
               config.max_position_embeddings);
   }
   return tokens;
+}
+
+void check_evaluation_text(const ValidateOptions& options, const ModelConfig& config,
+                           const std::vector<std::string>& calibrated) {
+  ValidateOptions of_validation = options;
+  of_validation.seq_len = std::min(kDefaultSeqLen, config.max_position_embeddings);
+  const TokenSet tokens =
+      evaluation_rows(of_validation, Tokenizer::load(options.reference), config);
+  const std::string* hash = find_calibrated(tokens, calibrated);
+  KVC_CHECK(
+      hash == nullptr,
+      "--validation-text: a text (SHA-256 {}) is calibration text, too; evaluate on unseen text, "
+      "or leave validation out with --no-validate",
+      *hash);
 }
 
 Estimate calibration_nll(Engine& reference, const std::filesystem::path& path) {

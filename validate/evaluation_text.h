@@ -17,6 +17,11 @@ namespace kvc {
 TokenSet load_evaluation_text(const ValidateOptions& options, const Checkpoint& candidate,
                               const ModelConfig& config);
 
+// The same before there is a candidate, which will be calibrated on texts of these hashes: Error for what
+// load_evaluation_text() would refuse.
+void check_evaluation_text(const ValidateOptions& options, const ModelConfig& config,
+                           const std::vector<std::string>& calibrated);
+
 // True if the candidate's config.json says which texts it was calibrated on. A folded one does not.
 bool records_calibration(const Checkpoint& candidate);
 

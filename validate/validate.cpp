@@ -21,7 +21,6 @@
 namespace kvc {
 namespace {
 
-constexpr std::int64_t kDefaultSeqLen = 2048;
 constexpr std::int64_t kBatchTokens = 8192;
 constexpr std::int64_t kBatchLogitBytes = std::int64_t{256} << 20;  // of one model
 

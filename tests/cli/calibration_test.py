@@ -82,6 +82,17 @@ class Warning(ProgramTest):
         self.assertNotIn("of another kind", page)
 
 
+    def test_text_that_cannot_be_judged_is_refused_before_the_work(self):
+        text, short = STORY_TEXTS / "tinystories_calibration.txt", self.directory / "short.txt"
+        short.write_text("a", encoding="utf-8")
+        for validation, words in ((text, ("--validation-text", "calibration text")), (short, ("no row",))):
+            parent, work = self.directory / validation.stem, self.directory / f"work-{validation.stem}"
+            parent.mkdir()
+            self.assert_refused({1}, words, "kvconvert", STORIES, *SHORT, "--calibration", text, "--validation-text", validation,
+                                "--out", parent / "out", "--work", work, where=parent)
+            self.assertEqual([path.name for path in work.iterdir()], ["tokens.h5"])
+
+
 class Effort(ProgramTest):
     def plan(self, *arguments):
         return json.loads(self.run_ok("kvconvert", DATA / "configs" / "Llama-3.1-8B", "--plan", "--json", "--kept-ratio", "0.25",

@@ -270,6 +270,16 @@ TEST_F(Validate, RefusesOptionsOutOfRange) {
   EXPECT_THROW(validate(options_), UsageError);
 }
 
+// Nothing would be read through the cache, and every threshold met.
+TEST_F(Validate, RefusesBlocksAsLongAsRows) {
+  for (const std::int64_t block : {63, 64, 1000}) {
+    options_.block_tokens = block;
+    expect_error("--block " + std::to_string(block) + ": rows of 64 tokens");
+  }
+  options_.block_tokens = 62;
+  EXPECT_EQ(validate(options_).continuation.num_positions, 3 * 2);
+}
+
 TEST_F(Validate, RefusesTasksThatCannotWork) {
   const auto expect = [&](const TaskOptions& tasks, const std::string& part) {
     options_.tasks = tasks;
