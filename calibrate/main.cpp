@@ -30,8 +30,8 @@ struct Flags {
     app.add_flag("--attention", covariance_options.attention,
                  "With --covariance: also the attention metric");
     app.add_flag("--analyze", analysis,
-                 "Measure the similarity of all layers' hidden states, keys and values instead; "
-                 "--out is a directory (HDF5 and heat maps)")
+                 "Measure the similarity of all layers' hidden states, keys and values instead, on "
+                 "the CPU; --out is a directory (HDF5 and heat maps)")
         ->excludes(stack);
     app.add_option("--sample", analysis_options.num_tokens, "Tokens that --analyze reads")
         ->capture_default_str();
@@ -39,7 +39,10 @@ struct Flags {
                    "With --analyze: also the latents of this conversion's groups");
   }
 
-  void check() const {
+  void check(const CommonOptions& common) const {
+    if (analysis) {
+      require_cpu(common);
+    }
     KVC_CHECK_USAGE(covariance_options.joint.layers_per_group >= 1,
                     "--group {}: expected at least 1 layer",
                     covariance_options.joint.layers_per_group);
@@ -49,9 +52,7 @@ struct Flags {
 
   void compute(const Checkpoint& checkpoint, const TokenSet& tokens,
                const std::filesystem::path& out, bool force, const ComputePlace& place) const {
-    check();
     if (analysis) {
-      KVC_CHECK_USAGE(place.device.is_cpu(), "--analyze computes on the CPU; leave --device out");
       analyze(checkpoint, tokens, analysis_options, out, force);
     } else if (covariance) {
       kvc::covariance(checkpoint, tokens, covariance_options, out, force, place);
@@ -86,5 +87,6 @@ int main(int argc, char** argv) {
        .summary = [flags](const auto& path) { return flags->summary(path); },
        .takes_own_latents =
            [flags] { return flags->covariance && !flags->covariance_options.attention; },
-       .declare = [flags](CLI::App& app, const kvc::CommonOptions&) { flags->declare(app); }});
+       .declare = [flags](CLI::App& app, const kvc::CommonOptions&) { flags->declare(app); },
+       .check = [flags](const kvc::CommonOptions& common) { flags->check(common); }});
 }

@@ -74,9 +74,8 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& 
   app.add_option("--out", options.out, "Output directory (default: <checkpoint>-<method>)");
   app.add_option(
          "--for", words.engine,
-         "Engine that serves the result: kvrun, or transformers or vllm, which read prompts "
-         "through codes (coded, --prefill coded) and also take methods with latents or fused "
-         "layers")
+         "Engine that will run the result: kvrun, transformers or vllm. The last two select "
+         "--method coded --prefill coded unless --method is given")
       ->capture_default_str();
   app.add_option("--export", words.format,
                  "factored, folded, both, or mla: DeepSeek-V2's architecture, at a loss of quality")
@@ -85,7 +84,7 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& 
                  "mla: KL divergence beyond that of a coded cache of as many bytes, above which "
                  "nothing is written")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   app.add_option("--factor-dtype", options.factor_dtype,
                  "Dtype of the written factors: auto (the smallest that is accurate enough), "
                  "float32, bfloat16, float16 or int8")
@@ -96,7 +95,7 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& 
   app.add_option(
          "--num-sequences", options.effort.num_sequences,
          "Calibration sequences (default: 64; coded: 10, or 40 with --thorough or on a GPU)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   app.add_option("--seq-len", options.effort.seq_len,
                  "Tokens per sequence (default: 512; coded: 1024)")
       ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 30));
@@ -131,6 +130,27 @@ std::string first_of_latents(const CLI::App& app, ConvertSettings& settings) {
   return settings.prefill == PrefillMode::kTruncated ? "--prefill truncated" : "";
 }
 
+// Options of other methods are refused, not left without an effect.
+void check_known(const CLI::App& app, const Method& method, ConvertSettings& settings) {
+  const auto refuse = [&](const std::string& flag, const auto& knows) {
+    fail_usage("{}: does not apply to the method {}; leave it out, or pass {} as --method", flag,
+               method.name, method_names(knows));
+  };
+  for (const Method& other : methods()) {
+    for (const auto kind : other.options) {
+      const std::string flag = first_given(app, {kind(settings)});
+      if (!flag.empty() && !takes(method, kind)) {
+        refuse(flag, [kind](const Method& known) { return takes(known, kind); });
+      }
+    }
+  }
+  if (takes(method, coded_options) && app.count("--block") > 0) {
+    refuse("--block", [](const Method& known) {
+      return known.exact_tokens != nullptr && !takes(known, coded_options);
+    });
+  }
+}
+
 // The method when --method is not given (design contract): coded when nothing of latents is asked for, but
 // a target or something of coded caches is.
 void choose_method(const CLI::App& app, PipelineOptions& options) {
@@ -149,6 +169,7 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
       app.count("--rank") == 0 || !takes(method, principal_options),
       "--rank: does not apply to --method {}; use --key-rank and --value-rank, or --kept-ratio",
       settings.method);
+  check_known(app, method, settings);
   const bool is_coded = takes(method, coded_options);
   const std::string& foreign = is_coded ? latent : coded;
   KVC_CHECK_USAGE(foreign.empty(),
@@ -194,6 +215,11 @@ PipelineOptions ConversionOptions::resolve(const CommonOptions& common) {
       !options_.by_part || (options_.validate && options_.format != ExportFormat::kFolded),
       "--by-part: measures parts of a cache, found {}; leave one out",
       options_.validate ? "--export folded" : "--no-validate");
+  KVC_CHECK_USAGE(
+      !options_.plan_only || options_.factor_dtype == "auto",
+      "--factor-dtype {}: --plan estimates factors in the types that auto chooses; leave "
+      "one out",
+      options_.factor_dtype);
   KVC_CHECK_USAGE(
       options_.engine == ServingEngine::kKvrun || options_.format == ExportFormat::kFactored,
       "--for {}: reads factored exports, found --export; leave --export out", words_.engine);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "convert/latent/latent_plan.h"
 #include "convert/methods/methods.h"
 #include "convert/plan.h"
@@ -205,8 +207,9 @@ std::string to_text(const PlanTable& table) {
   if (!is_coded && table.plan.groups.empty()) {
     return text;
   }
-  text += fmt::format("{}\nweights grow by about {:.1f} MiB (--factor-dtype auto); ",
-                      to_text(table.payback), mebibytes(table.weights_growth_bytes));
+  text += fmt::format("{}\nweights {} by about {:.1f} MiB (--factor-dtype auto); ",
+                      to_text(table.payback), table.weights_growth_bytes < 0 ? "shrink" : "grow",
+                      mebibytes(std::abs(table.weights_growth_bytes)));
   const double gibibytes = mebibytes(table.peak_memory_bytes) / 1024;
   text += is_coded
               ? fmt::format(

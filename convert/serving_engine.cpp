@@ -26,19 +26,6 @@ bool serves_family(ServingEngine engine, std::string_view model_type) {
          std::find(kNotInVllm.begin(), kNotInVllm.end(), model_type) == kNotInVllm.end();
 }
 
-// The methods that engines run, for people: "a, b or c".
-std::string served_methods() {
-  std::vector<std::string_view> names;
-  for (const Method& method : methods()) {
-    if (method.served != nullptr) {
-      names.push_back(method.name);
-    }
-  }
-  const std::string_view last = names.back();
-  names.pop_back();
-  return fmt::format("{} or {}", fmt::join(names, ", "), last);
-}
-
 }  // namespace
 
 std::string to_string(ServingEngine engine) { return name_of(kEngines, engine); }
@@ -64,7 +51,9 @@ void suit_engine(ServingEngine engine, const Given& given, ConvertSettings& sett
   KVC_CHECK_USAGE(kind != nullptr,
                   "--for {}: requires --method {}, found {}; leave --method out, or leave --for "
                   "out and pass --export folded",
-                  to_string(engine), served_methods(), settings.method);
+                  to_string(engine),
+                  method_names([](const Method& method) { return method.served != nullptr; }),
+                  settings.method);
   kind->suit(engine, given, settings);
 }
 

@@ -12,15 +12,6 @@ constexpr EnumName<CacheMetric> kMetrics[] = {{CacheMetric::kFisher, "fisher"},
                                               {CacheMetric::kScaledAttention, "attn_fs"},
                                               {CacheMetric::kNone, "none"}};
 
-// "commonkv, palu, ... or cla"
-std::string method_list() {
-  std::string list(methods().front().name);
-  for (const Method& method : methods().subspan(1)) {
-    list += (&method == &methods().back() ? " or " : ", ") + std::string(method.name);
-  }
-  return list;
-}
-
 bool is_kv_dtype(const std::string& name) {
   try {
     return name.empty() || !to_string(parse_kv_dtype(name)).empty();
@@ -43,7 +34,10 @@ bool needs_attention(CacheMetric metric) {
 
 Options common_options(ConvertSettings& settings) {
   Options options;
-  options.add("--method", "method", settings.method, method_list().c_str());
+  const std::string known =
+      method_names([](const Method&) { return true; }) +
+      " (default: coded with --kept-ratio or an option of coded, else commonkv)";
+  options.add("--method", "method", settings.method, known.c_str());
   options.add("--group", "layers_per_group", settings.layers_per_group,
               "Adjacent layers compressed together", "at least 1 layer",
               [](int layers) { return layers >= 1; });
@@ -73,7 +67,8 @@ Options common_options(ConvertSettings& settings) {
       "coded, xkv-static, pca: how errors are weighted: fisher (default for coded), attn, attn_fs "
       "or none (default for the others)");
   options.add("--kv-dtype", "kv_dtype", settings.kv_dtype,
-              "xkv: dtype of the cache that ranks are planned for; int8 gives twice the directions "
+              "xkv, xkv-static, pca: dtype of the cache that ranks are planned for; int8 gives "
+              "twice the directions "
               "(default: the checkpoint's)",
               "a type", is_kv_dtype);
   return options;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +15,7 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <new>
 #include <utility>
 #include <vector>
@@ -44,12 +46,33 @@ void reserve_standard_descriptors() {
   }
 }
 
+// Without CLI11's notes on what a flag's second name means.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    static const std::string kNote = "{false}";
+    std::string name = CLI::Formatter::make_option_name(option, is_positional);
+    const std::size_t at = name.find(kNote);
+    return at == std::string::npos ? name : name.erase(at, kNote.size());
+  }
+};
+
 std::string check_device(const std::string& device) {
   const std::string digits = device.rfind("cuda:", 0) == 0 ? device.substr(5) : "0";
   const bool named = device == "auto" || device == "cpu" || device == "cuda" ||
                      (device.rfind("cuda:", 0) == 0 && !digits.empty() && digits.size() <= 3 &&
                       digits.find_first_not_of("0123456789") == std::string::npos);
   return named ? "" : fmt::format("'{}' is not auto, cpu, cuda or cuda:N", device);
+}
+
+// The conversion to unsigned would accept a sign, and take the largest number for larger ones.
+std::string check_seed(const std::string& word) {
+  std::uint64_t seed = 0;
+  const char* end = word.data() + word.size();
+  const auto [stop, error] = std::from_chars(word.data(), end, seed);
+  return error == std::errc() && stop == end
+             ? ""
+             : fmt::format("expected a number from 0 to 2^64 - 1, found '{}'", word);
 }
 
 void add_common_options(CLI::App& app, CommonOptions& common) {
@@ -62,7 +85,7 @@ void add_common_options(CLI::App& app, CommonOptions& common) {
       ->check(CLI::Range(0, kMaxThreads))
       ->group("Common");
   app.add_option("--seed", common.seed, "Seed of every random choice")
-      ->check(CLI::NonNegativeNumber)  // the conversion to unsigned would accept a sign
+      ->check(CLI::Validator([](std::string& word) { return check_seed(word); }, "", "seed"))
       ->group("Common");
   app.add_flag("--force", common.force,
                "Replace an existing output; continue despite refusals that name --force")
@@ -152,10 +175,13 @@ int parse_and_run(int argc, char** argv, const std::string& program, const std::
   CLI::App app(description, program);
   CommonOptions common;
   add_common_options(app, common);
+  app.formatter(std::make_shared<HelpFormatter>());
   app.set_version_flag("--version", fmt::format("{} {}", program, kToolVersion));
   const Action action = declare(app, common);
   for (CLI::Option* option : app.get_options()) {
-    if (option->get_default_str() == "[]") {  // an empty list is no default worth showing
+    // An empty list is no default worth showing, and some defaults depend on other options: the help says how.
+    if (option->get_default_str() == "[]" ||
+        option->get_description().find("(default") != std::string::npos) {
       option->default_str("");
     }
   }
@@ -187,6 +213,20 @@ int parse_and_run(int argc, char** argv, const std::string& program, const std::
 }
 
 }  // namespace
+
+void offer_only_cpu(CLI::App& app) {
+  app.get_option("--device")->description("Where to compute: the CPU (auto or cpu)");
+}
+
+CLI::Validator at_least(double least) {
+  const auto check = [least](const std::string& word) {
+    double number = 0;
+    return CLI::detail::lexical_cast(word, number) && number >= least
+               ? std::string()
+               : fmt::format("expected {} or more, found {}", least, word);
+  };
+  return CLI::Validator(check, "");
+}
 
 void require_cpu(const CommonOptions& common) {
   KVC_CHECK_USAGE(common.device == "auto" || common.device == "cpu",

@@ -22,6 +22,11 @@ struct CommonOptions {
 // UsageError unless --device leaves the choice open or asks for the CPU: for programs that have
 // nothing to compute elsewhere.
 void require_cpu(const CommonOptions& common);
+// Their help.
+void offer_only_cpu(CLI::App& app);
+
+// Checks of options: a number from `least` on.
+CLI::Validator at_least(double least);
 
 // UsageError that the positional argument `name` is missing. The message names an option with a list of values that may
 // have taken it.

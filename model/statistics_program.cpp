@@ -35,10 +35,10 @@ void declare(CLI::App& app, const StatisticsProgram& program, Request& request) 
                  "Calibration text: builtin (default), .txt, .jsonl or tokens.h5");
   app.add_option("--num-sequences", request.input.text.num_sequences,
                  "Largest number of sequences taken from the text; 0: all")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   app.add_option("--seq-len", request.seq_len,
                  "Tokens per sequence (default: 512, or the model's context if that is shorter)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   app.add_option("--add", request.add, "Sum these files of earlier runs instead of computing one");
 }
 
@@ -47,6 +47,9 @@ void check(const CLI::App& app, const Request& request) {
   KVC_CHECK_USAGE(!has_tokens || !has_texts, "--tokens and --calibration exclude each other");
   KVC_CHECK_USAGE(request.add.empty() || (!has_tokens && !has_texts),
                   "--add takes no tokens: it sums files that exist");
+  KVC_CHECK_USAGE(request.add.empty() || request.checkpoint.empty(),
+                  "--add takes no checkpoint: it sums files that exist; leave {} out",
+                  request.checkpoint.string());
   if (request.checkpoint.empty() && request.add.empty()) {
     fail_missing(app, "checkpoint");
   }
@@ -111,6 +114,9 @@ int run_statistics_program(int argc, char** argv, const StatisticsProgram& progr
                          program.declare(app, common);
                        }
                        return [&app, &program, request, &common] {
+                         if (program.check) {
+                           program.check(common);
+                         }
                          request->device = common.device;
                          request->force = common.force;
                          request->input.text.seed = common.seed;

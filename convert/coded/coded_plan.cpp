@@ -138,6 +138,11 @@ void check_reachable(const ModelConfig& config, const ConvertSettings& settings,
 std::string exact_tokens_text(const KvPlan& plan, std::int64_t context) {
   const std::int64_t exact = context - tokens_in_blocks(plan, context);
   const CompressionSettings& compression = plan.compression;
+  if (compression.sink_tokens + compression.window_tokens == 0) {
+    return exact == 0 ? "none stays exact"
+                      : fmt::format("{} stay exact (the last, incomplete block of {})", exact,
+                                    kQuantisedTokens);
+  }
   return fmt::format("{} stay exact (the first {}, the last {} and an incomplete block of {})",
                      exact, compression.sink_tokens, compression.window_tokens, kQuantisedTokens);
 }

@@ -90,14 +90,24 @@ std::span<const Method> methods() {
 }
 
 const Method& find_method(std::string_view name) {
-  std::string known;
   for (const Method& method : methods()) {
     if (method.name == name) {
       return method;
     }
-    known += (known.empty() ? "" : ", ") + std::string(method.name);
   }
-  fail_usage("--method {}: expected one of {}", name, known);
+  fail_usage("--method {}: expected {}", name, method_names([](const Method&) { return true; }));
+}
+
+std::string method_names(const std::function<bool(const Method&)>& among) {
+  std::vector<std::string_view> names;
+  for (const Method& method : methods()) {
+    if (among(method)) {
+      names.push_back(method.name);
+    }
+  }
+  const std::string_view last = names.back();
+  names.pop_back();
+  return names.empty() ? std::string(last) : fmt::format("{} or {}", fmt::join(names, ", "), last);
 }
 
 std::optional<std::string> refusal(const Method& method, const ArchSpec& arch) {

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -102,6 +103,8 @@ bool takes(const Method& method, Options (*kind)(ConvertSettings& settings));
 
 std::span<const Method> methods();
 const Method& find_method(std::string_view name);  // UsageError listing the known ones
+// The names of those that are `among` them, at least one: "commonkv, palu or coded".
+std::string method_names(const std::function<bool(const Method&)>& among);
 
 // The rows of the table.
 extern const Method kCommonKv;

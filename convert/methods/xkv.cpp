@@ -12,14 +12,15 @@ namespace kvc {
 Options principal_options(ConvertSettings& settings) {
   PrincipalSettings& own = settings.own<PrincipalSettings>();
   Options options;
-  options.add("--joint", "joint", own.joint, "xkv: one latent for keys and values");
+  options.add("--joint", "joint", own.joint,
+              "xkv, xkv-static: one latent for keys and values (pca always)");
   options.add("--value-ratio", "value_ratio", own.value_ratio,
-              "xkv: value directions per key direction", "a positive number",
+              "xkv, xkv-static: value directions per key direction", "a positive number",
               [](double ratio) { return std::isfinite(ratio) && ratio > 0; });
   options.add("--key-rank", "key_rank", own.key_rank,
-              "xkv: key directions per layer (0: from --kept-ratio)");
+              "xkv, xkv-static, pca: key directions per layer (0: from --kept-ratio)");
   options.add("--value-rank", "value_rank", own.value_rank,
-              "xkv: value directions per layer (0: from --kept-ratio)");
+              "xkv, xkv-static, pca: value directions per layer (0: from --kept-ratio)");
   options.add("--later", "later", own.later, parse_later_tokens,
               "xkv: later turns: exact (default), project (on the first turn's directions) or "
               "new-segment (their own)");

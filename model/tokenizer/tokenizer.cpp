@@ -17,6 +17,7 @@ constexpr const char* kJsonFile = "tokenizer.json";
 constexpr const char* kSentencepieceFile = "tokenizer.model";
 
 std::unique_ptr<TokenizerBackend> read_backend(const fs::path& directory) {
+  KVC_CHECK(fs::is_directory(directory), "{}: no such directory", directory.string());
   if (fs::exists(directory / kJsonFile)) return read_json_tokenizer(directory / kJsonFile);
   KVC_CHECK(fs::exists(directory / kSentencepieceFile),
             "{}: no tokenizer; the model directory needs its {} or {}", directory.string(),

@@ -53,14 +53,14 @@ void declare_sampling(CLI::App& app, kvc::SamplingRequest& request) {
 
 void declare_engine(CLI::App& app, kvc::RunOptions& options) {
   app.add_option("--dtype", options.engine.dtype,
-                 "Compute in float32, bfloat16 or float16; empty: as stored");
+                 "Compute in float32, bfloat16 or float16 (default: as stored)");
   app.add_option(
          "--weight-dtype", options.engine.weight_dtype,
-         "Quantise projections, MLPs, experts and the head to int8 at load; empty: as --dtype")
+         "Quantise projections, MLPs, experts and the head to int8 at load (default: as --dtype)")
       ->check(CLI::IsMember({"int8"}));
   app.add_option(
          "--kv-dtype", options.engine.kv_dtype,
-         "Store the cache as float32, bfloat16, float16, int8, int4 or int2; empty: as --dtype")
+         "Store the cache as float32, bfloat16, float16, int8, int4 or int2 (default: as --dtype)")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8", "int4", "int2"}));
   app.add_option("--page-tokens", options.engine.page_tokens,
                  "Tokens per page of KV memory (default: 16; integer caches: 32)");

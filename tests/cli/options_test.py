@@ -145,6 +145,19 @@ class ConvertSettings(ProgramTest):
         self.assert_usage("--num-sequences", "--group", "4", "--num-sequences", "0")
         self.assert_usage("--seq-len", "--group", "4", "--seq-len", "1")
 
+    def test_options_of_other_methods_are_refused_with_those_that_have_them(self):
+        for method, option, word in (("minicache", ("--distill-steps", "3"), "fusedkv, fusedkv-lite, yoco or cla"),
+                                     ("pca", ("--gauge", "pivot"), "commonkv or palu"), ("palu", ("--key-rank", "8"), "pca, xkv-static or xkv"),
+                                     ("coded", ("--minicache", "inverted"), "minicache"), ("commonkv", ("--form", "full"), "coded"),
+                                     ("coded", ("--block", "64"), "commonkv, pca, xkv-static or xkv")):
+            self.assert_usage(f"{option[0]}: does not apply to the method {method}; leave it out, or pass {word}",
+                              "--method", method, *option)
+        self.assert_usage("the method commonkv", "--fusion", "matrices")
+
+    def test_work_is_neither_in_the_output_nor_in_the_checkpoint(self):
+        for work in (self.directory / "out", self.directory / "out" / "work", STORIES / "work"):
+            self.assert_usage("--work", "--work", work)
+
     def test_unknown_words_list_the_known(self):
         self.assert_usage("whitened", "--factor", "best")
         self.assert_usage("sensitivity", "--merge", "best")
@@ -179,6 +192,10 @@ class Plans(ProgramTest):
                             "--group", "4", "--rank", "0.7", "--kept-ratio", "0.5")
         self.assert_refused({1, 2}, ["--group"], "kvconvert", CONFIGS / "Llama-3.1-8B", "--plan",
                             "--group", "1", "--rank", "0.7", "--kept-ratio", "0.5")
+
+    def test_what_the_conversion_refuses(self):
+        self.assert_refused({1}, ["folded"], "kvconvert", REFERENCE, "--plan", "--kept-ratio", "0.25", "--export", "folded")
+        self.assert_refused({2}, ["--factor-dtype", "auto"], "kvconvert", REFERENCE, "--plan", "--factor-dtype", "float16")
 
     def test_converting_needs_weights(self):
         self.assert_refused({1}, ["safetensors"], "kvconvert", CONFIGS / "Llama-3.1-8B", "--group", "4",
