@@ -2,7 +2,7 @@
 """Times the native tokenizer against the tokenizers library, one thread each, turn by turn: 1 MB of English, as one
 text and line by line, with vocabularies of 16000 tokens; and loading a tokenizer.json with 128000.
 
-    .venv/bin/python bench/bench_tokenizer.py build/cpu/tests/tokenize_lines [--rounds 5] [--keep DIRECTORY]
+    scripts/with_peers.sh bench/bench_tokenizer.py build/cpu/tests/tokenize_lines [--rounds 5] [--keep DIRECTORY]
 """
 import argparse
 import json
