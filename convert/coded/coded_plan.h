@@ -34,5 +34,7 @@ KvPlan make_coded_plan(const PlanRequest& request);
 
 // As Method::fill_table.
 void fill_coded_table(PlanTable& table, const PlanRequest& request);
+// Says that a cache keeps less than its target, because no code is wider than 8 bits; empty if it does not.
+std::string capped_bits_note(double kept_ratio, const ConvertSettings& settings);
 
 }  // namespace kvc

@@ -64,10 +64,9 @@ void add_notes(PlanTable& table, const ConvertSettings& settings, const std::str
   table.notes.push_back(
       fmt::format("in a cache of {} tokens, {}; a coded token takes {:.4f} of its original bytes",
                   table.context, exact_tokens_text(table.plan, table.context), table.kept_coded));
-  if (table.kept_at_target + 0.005 < settings.kept_ratio) {
-    table.notes.push_back(fmt::format(
-        "--kept-ratio {} allows more than 8 bits per coefficient; all coefficients get 8",
-        settings.kept_ratio));
+  if (const std::string capped = capped_bits_note(table.kept_at_target, settings);
+      !capped.empty()) {
+    table.notes.push_back(capped);
   }
 }
 
@@ -108,6 +107,17 @@ PlanRow coded_row(const PlanTable& table, const ModelConfig& config, const Layer
 }
 
 }  // namespace
+
+std::string capped_bits_note(double kept_ratio, const ConvertSettings& settings) {
+  constexpr double kRounding = 0.005;
+  return kept_ratio + kRounding >= settings.kept_ratio
+             ? ""
+             : fmt::format(
+                   "--kept-ratio {} allows more than 8 bits per coefficient; all coefficients get "
+                   "8, "
+                   "and the cache keeps {:.3f}",
+                   settings.kept_ratio, kept_ratio);
+}
 
 void fill_coded_table(PlanTable& table, const PlanRequest& request) {
   const LayerScopes scopes = choose_scopes(request.config, request.settings);

@@ -12,6 +12,7 @@
 #include "convert/coded/coded_settings.h"
 #include "convert/coded/layer_forms.h"
 #include "convert/methods/methods.h"
+#include "convert/plan.h"
 #include "convert/served_kinds.h"
 #include "core/error.h"
 #include "core/kv_plan_bytes.h"
@@ -167,6 +168,11 @@ void convert_coded_blocks(ConversionJob& job) {
     report.bytes_per_token = static_cast<double>(report.bits) / 8 + (report.gain ? 1 : 0);
   }
   job.result.plan.check();
+  const double kept =
+      planned_kept_ratio(job.result.plan, plan_context(job.config, job.settings), dtype);
+  if (const std::string capped = capped_bits_note(kept, job.settings); !capped.empty()) {
+    log_info(capped);
+  }
 }
 
 void refuse_preset(ConvertSettings&) {

@@ -115,10 +115,6 @@ void fill_paired_table(PlanTable& table, const PlanRequest& request) {
                   "norm per layer and KV head; generated tokens stay plain",
                   paired.first_layers.size()));
   table.notes.push_back(
-      fmt::format("for a prompt's keys and values, {} pairs of layers store one direction, and a "
-                  "norm per layer and KV head; generated tokens stay plain",
-                  paired.first_layers.size()));
-  table.notes.push_back(
       fmt::format("tokens whose layers differ {} also keep both layers' vectors: at most {:g} % of "
                   "the keys and of the values, which this table counts",
                   paired.retains_similar ? "least" : "most", 100 * paired.retained));

@@ -77,7 +77,8 @@ void MemoryBudget::make_room(const std::vector<KvCache*>& caches,
   const std::int64_t allocated = stores_.pool->allocated_bytes();
   KVC_CHECK(missing() <= 0,
             "KV memory: the caches take {} bytes and {} more tokens need up to {}{}, the budget is "
-            "{}; raise --memory to {}, shorten the text, or store less with --kv-dtype int8 or a "
+            "{}; raise --memory to {} or more (--plan says what the whole run takes), shorten the "
+            "text, or store less with --kv-dtype int8 or a "
             "smaller --kept-ratio",
             allocated, tokens, needed, is_prompt ? " while they are read" : "", limit_,
             allocated + needed);

@@ -154,6 +154,11 @@ class ConvertSettings(ProgramTest):
                               "--method", method, *option)
         self.assert_usage("the method commonkv", "--fusion", "matrices")
 
+    def test_a_cache_that_keeps_less_than_its_target_is_said(self):
+        process = self.run_ok("kvconvert", STORIES, "--out", self.directory / "out", "--kept-ratio", "0.9", "--num-sequences", "4",
+                              "--seq-len", "128", "--calibration", "builtin", "--no-validate")
+        self.assertRegex(process.stderr, r"more than 8 bits per coefficient; .* keeps 0\.2\d\d")
+
     def test_work_is_neither_in_the_output_nor_in_the_checkpoint(self):
         for work in (self.directory / "out", self.directory / "out" / "work", STORIES / "work"):
             self.assert_usage("--work", "--work", work)
@@ -196,6 +201,11 @@ class Plans(ProgramTest):
     def test_what_the_conversion_refuses(self):
         self.assert_refused({1}, ["folded"], "kvconvert", REFERENCE, "--plan", "--kept-ratio", "0.25", "--export", "folded")
         self.assert_refused({2}, ["--factor-dtype", "auto"], "kvconvert", REFERENCE, "--plan", "--factor-dtype", "float16")
+
+    def test_notes_are_said_once(self):
+        for arguments in (("--method", "minicache"), ("--method", "pca"), ("--kept-ratio", "0.9")):
+            notes = json.loads(self.run_ok("kvconvert", REFERENCE, "--plan", "--json", *arguments).stdout)["notes"]
+            self.assertEqual(len(notes), len(set(notes)), notes)
 
     def test_converting_needs_weights(self):
         self.assert_refused({1}, ["safetensors"], "kvconvert", CONFIGS / "Llama-3.1-8B", "--group", "4",
