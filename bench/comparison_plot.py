@@ -54,13 +54,14 @@ def panel(results, of, key, title, top, bottom):
     if not values:
         return []
     if key == "kld":
-        low, high = 10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(max(values)))
+        low = 10 ** math.floor(math.log10(min(values)))
+        high = max(10 * low, 10 ** math.ceil(math.log10(max(values))))
         ticks = [10 ** d for d in range(round(math.log10(low)), round(math.log10(high)) + 1)]
     elif key == "perplexity_ratio":
         low, high = min(*values, 0.95) / 1.02, max(*values, 1.05) * 1.02
         ticks = [factor for factor in FACTORS if low <= factor <= high]
     else:
-        low, high = math.floor(4 * min(values)) / 4, 1
+        low, high = min(0.75, math.floor(4 * min(values)) / 4), 1
         ticks = [low + i / 4 for i in range(round(4 * (high - low)) + 1)]
     height = Axis(low, high, bottom, top).at if key != "recall" else lambda value: bottom + (value - low) / (high - low) * (top - bottom)
     ratios = [ratio for line in lines.values() for ratio, _ in line]
