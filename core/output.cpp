@@ -46,10 +46,11 @@ fs::path free_name(const std::string& name) {
 
 // By its mark, a conversion by its file, a converted checkpoint by its config.json.
 bool is_output(const fs::path& directory) {
-  constexpr std::size_t kMostConfig = 16 << 20;
+  constexpr std::size_t kMostConfig = 64 << 20;
   const fs::path config = directory / "config.json";
   return fs::exists(directory / kOutputMark) || fs::exists(directory / "conversion.h5") ||
-         (fs::is_regular_file(config) &&
+         (fs::is_regular_file(config) && ::access(config.c_str(), R_OK) == 0 &&
+          fs::file_size(config) <= kMostConfig &&
           read_file(config, kMostConfig).find("\"kvconvert\"") != std::string::npos);
 }
 
