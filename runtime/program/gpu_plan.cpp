@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/arithmetic.h"
 #include "core/checkpoint.h"
 #include "core/error.h"
 #include "model/cache_plan.h"
@@ -28,12 +27,13 @@ std::vector<Engine::Ids> batches_of(const Prompts& prompts, const GenerateOption
   return batches;
 }
 
-// At the end; the last token is never fed back.
-std::int64_t tokens_of(const StepSequences& sequences, const GenerateOptions& generate) {
-  std::int64_t tokens = 0;
+// A count for each sequence, at its end; the last token is never fed back.
+std::vector<std::int64_t> tokens_of(const StepSequences& sequences,
+                                    const GenerateOptions& generate) {
+  std::vector<std::int64_t> tokens;
   for (const auto& text : sequences.texts) {
-    tokens += static_cast<std::int64_t>(text.size()) +
-              std::max<std::int64_t>(0, generate.max_new_tokens - 1);
+    tokens.push_back(static_cast<std::int64_t>(text.size()) +
+                     std::max<std::int64_t>(0, generate.max_new_tokens - 1));
   }
   return tokens;
 }
@@ -59,10 +59,14 @@ MemoryPlan gpu_memory_plan(const RunOptions& options, const Prompts& prompts) {
                            rest_of(sequences) + generate.max_new_tokens, engine.policy);
     result.reading = std::max(result.reading, own.most);
     result.end = std::max(result.end, own.generating);
-    result.tokens = std::max(result.tokens, tokens_of(sequences, generate));
+    std::int64_t tokens = 0, original = 0;
+    for (const std::int64_t count : tokens_of(sequences, generate)) {
+      tokens += count;
+      original += original_allocation(plan, count, types.page_tokens, cache_dtype(config));
+    }
+    result.tokens = std::max(result.tokens, tokens);
+    result.original = std::max(result.original, original);
   }
-  result.original =
-      original_bytes(plan, round_up(result.tokens, types.page_tokens), cache_dtype(config));
   result.peak = result.reading;
   KVC_CHECK(result.reading <= engine.memory_bytes.value_or(result.reading),
             "KV memory: the caches take up to {} bytes on a GPU, --memory allows {}; raise it to "

@@ -41,10 +41,10 @@ class RunForecast {
       reading_ += cache.read(prefill);
       // Beams of one prompt are searched at a time, beside the other prompts.
       const bool is_beams = generate.num_beams > 1, grows = !is_beams || ids == longest;
-      const std::int64_t copies = is_beams ? generate.num_beams : generate.num_samples;
+      const std::int64_t copies = !grows ? 1 : is_beams ? generate.num_beams : generate.num_samples;
       // The last token is never fed back.
       const std::int64_t more = grows ? std::max<std::int64_t>(0, generate.max_new_tokens - 1) : 0;
-      for (std::int64_t copy = 0; copy < (grows ? copies : 1); ++copy) {
+      for (std::int64_t copy = 0; copy < copies; ++copy) {
         caches_.push_back(cache);
       }
       left_.resize(caches_.size(), length - prefill + more);
@@ -100,7 +100,7 @@ class RunForecast {
   }
   std::int64_t original(KvDtype own) const {
     return sum([&](const CacheForecast& cache) {
-      return original_bytes(plan_, round_up(cache.num_tokens(), types_.page_tokens), own);
+      return original_allocation(plan_, cache.num_tokens(), types_.page_tokens, own);
     });
   }
 
@@ -201,6 +201,11 @@ MemoryPlan cpu_memory_plan(const RunOptions& options, const Prompts& prompts) {
 }
 
 }  // namespace
+
+std::int64_t original_allocation(const KvPlan& plan, std::int64_t num_tokens,
+                                 std::int64_t page_tokens, KvDtype own) {
+  return original_bytes(plan, round_up(num_tokens, page_tokens), own);
+}
 
 Json to_json(const MemoryPlan& plan) {
   Json json;

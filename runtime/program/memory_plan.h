@@ -13,6 +13,10 @@ namespace kvc {
 // On standard output, as text or (--json) as to_json() has it. Error with the numbers where --memory is too little.
 void print_memory_plan(const RunOptions& options);
 
+// What the original model's cache of a sequence would allocate, in the run's pages.
+std::int64_t original_allocation(const KvPlan& plan, std::int64_t num_tokens,
+                                 std::int64_t page_tokens, KvDtype own);
+
 struct MemoryPlan {
   KvDtype kv_dtype{};
   std::int64_t tokens = 0;              // at the end

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "core/arithmetic.h"
+#include "runtime/program/memory_plan.h"
 
 namespace kvc {
 namespace {
@@ -15,10 +15,9 @@ double rate(std::int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
-// What the original model's cache would allocate for the same tokens, in the same pages.
-std::int64_t original_allocation(const RunModel& model, std::int64_t num_tokens) {
-  return original_bytes(model.plan, round_up(num_tokens, model.page_tokens),
-                        model.original_kv_dtype);
+std::int64_t original_of(const RunModel& model, const Generated& sequence) {
+  return original_allocation(model.plan, sequence.num_tokens, model.page_tokens,
+                             model.original_kv_dtype);
 }
 
 std::int64_t peak_resident_bytes() {
@@ -50,7 +49,7 @@ Json reuse_json(const ReuseReport& reuse) {
 }
 
 Json kv_json(const RunModel& model, const Generated& sequence) {
-  const std::int64_t original = original_allocation(model, sequence.num_tokens);
+  const std::int64_t original = original_of(model, sequence);
   Json json;
   json["bytes"] = sequence.bytes.total();
   json["original_bytes"] = original;
@@ -156,7 +155,7 @@ std::string run_statistics(const RunReport& report) {
   std::int64_t original = 0;
   for (const Generated& sequence : report.result.sequences) {
     bytes += sequence.bytes;
-    original += original_allocation(model, sequence.num_tokens);
+    original += original_of(model, sequence);
   }
   std::string text = fmt::format("load     {:.3f} s\n", report.load_seconds);
   text += fmt::format("prefill  {} tokens, first token after {:.3f} s, {:.1f} tokens/s\n",

@@ -141,6 +141,11 @@ class Generation(ProgramTest):
         # 12 layers of 64 rows of 2 heads: keys and values of 32 numbers, score and position.
         self.assertEqual(plan["end_bytes"], 12 * 64 * 2 * (2 * 32 * 2 + 8))
         self.assertEqual(plan["reading_bytes"] - plan["end_bytes"], 1000 * 2 * 2 * 32 * 2)
+        batch = self.directory / "batch.json"
+        batch.write_text(json.dumps([list(range(1, 1001)), list(range(1, 41))]))
+        both = json.loads(self.run_ok("kvrun", REFERENCE, "--ids", batch, *run[3:], "--max-new-tokens", "2").stdout)
+        # Whole pages of each sequence, 32 tokens.
+        self.assertEqual(both["original_bytes"], 12 * (1024 + 64) * 2 * (2 * 32 * 2))
         self.assert_refused({1}, ["--policy think", "--device cpu"], "kvrun", *run, "--policy", "think")
         self.assert_refused({2}, ["--device"], "kvrun", *run[:-1], "gpu")
 
