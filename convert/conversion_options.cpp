@@ -132,23 +132,19 @@ std::string first_of_latents(const CLI::App& app, ConvertSettings& settings) {
 
 // Options of other methods are refused, not left without an effect.
 void check_known(const CLI::App& app, const Method& method, ConvertSettings& settings) {
-  const auto refuse = [&](const std::string& flag, const auto& knows) {
-    fail_usage("{}: does not apply to the method {}; leave it out, or pass {} as --method", flag,
-               method.name, method_names(knows));
-  };
   for (const Method& other : methods()) {
     for (const auto kind : other.options) {
       const std::string flag = first_given(app, {kind(settings)});
-      if (!flag.empty() && !takes(method, kind)) {
-        refuse(flag, [kind](const Method& known) { return takes(known, kind); });
-      }
+      KVC_CHECK_USAGE(flag.empty() || takes(method, kind),
+                      "{}: does not apply to the method {}; leave it out, or pass {} as --method",
+                      flag, method.name,
+                      method_names([kind](const Method& known) { return takes(known, kind); }));
     }
   }
-  if (takes(method, coded_options) && app.count("--block") > 0) {
-    refuse("--block", [](const Method& known) {
-      return known.exact_tokens != nullptr && !takes(known, coded_options);
-    });
-  }
+}
+
+bool compresses_later(const Method& method) {
+  return method.exact_tokens != nullptr && !takes(method, coded_options);
 }
 
 // The method when --method is not given (design contract): coded when nothing of latents is asked for, but
@@ -174,7 +170,7 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
   const std::string& foreign = is_coded ? latent : coded;
   KVC_CHECK_USAGE(foreign.empty(),
                   "{}: does not apply to the method {}; leave it out, or pass {} as --method",
-                  foreign, settings.method, is_coded ? "commonkv or palu" : "coded");
+                  foreign, settings.method, is_coded ? method_names(compresses_later) : "coded");
   options.effort.thorough = options.effort.thorough || app.count("--metric") != 0;
   if (app.count("--rank") == 0 && method.rank != nullptr && method.least_kept_ratio == nullptr) {
     method.rank(settings) = settings.kept_ratio;  // nothing else decides what is kept
@@ -217,8 +213,8 @@ PipelineOptions ConversionOptions::resolve(const CommonOptions& common) {
       options_.validate ? "--export folded" : "--no-validate");
   KVC_CHECK_USAGE(
       !options_.plan_only || options_.factor_dtype == "auto",
-      "--factor-dtype {}: --plan estimates factors in the types that auto chooses; leave "
-      "one out",
+      "--factor-dtype {}: --plan estimates factors in the types that auto chooses; leave one "
+      "out",
       options_.factor_dtype);
   KVC_CHECK_USAGE(
       options_.engine == ServingEngine::kKvrun || options_.format == ExportFormat::kFactored,

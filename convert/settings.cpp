@@ -68,8 +68,7 @@ Options common_options(ConvertSettings& settings) {
       "or none (default for the others)");
   options.add("--kv-dtype", "kv_dtype", settings.kv_dtype,
               "xkv, xkv-static, pca: dtype of the cache that ranks are planned for; int8 gives "
-              "twice the directions "
-              "(default: the checkpoint's)",
+              "twice the directions (default: the checkpoint's)",
               "a type", is_kv_dtype);
   return options;
 }

@@ -62,8 +62,7 @@ void check_blocks(const TokenSet& tokens, std::int64_t block_tokens) {
   }
   KVC_CHECK(block_tokens == 0 || block_tokens + 1 < static_cast<std::int64_t>(longest),
             "--block {}: rows of {} tokens have none behind such a block, so that nothing would be "
-            "read through the "
-            "cache; use a smaller block, or longer rows (--seq-len, --text)",
+            "read through the cache; use a smaller block, or longer rows (--seq-len, --text)",
             block_tokens, longest);
 }
 
@@ -105,7 +104,7 @@ TokenSet load_evaluation_text(const ValidateOptions& options, const Checkpoint& 
 void check_evaluation_text(const ValidateOptions& options, const ModelConfig& config,
                            const std::vector<std::string>& calibrated) {
   ValidateOptions of_validation = options;
-  of_validation.seq_len = std::min(kDefaultSeqLen, config.max_position_embeddings);
+  of_validation.seq_len = default_seq_len(config);
   const TokenSet tokens =
       evaluation_rows(of_validation, Tokenizer::load(options.reference), config);
   const std::string* hash = find_calibrated(tokens, calibrated);

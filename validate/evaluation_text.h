@@ -1,6 +1,8 @@
 // The text that a candidate is judged on, as token rows.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -11,6 +13,11 @@
 #include "validate/validate.h"
 
 namespace kvc {
+
+// Tokens of a row where none are asked for.
+inline std::int64_t default_seq_len(const ModelConfig& config) {
+  return std::min<std::int64_t>(2048, config.max_position_embeddings);
+}
 
 // Error when the checkpoints' tokenizers differ, when the text gives no row of at least four
 // tokens, or when one of its files was a calibration text of the candidate.

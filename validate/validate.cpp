@@ -66,7 +66,7 @@ ValidateOptions resolve(ValidateOptions options, const ModelConfig& config,
     options.kv_dtype = stored_dtype(options.dtype, candidate);
   }
   if (options.seq_len == 0) {
-    options.seq_len = std::min(kDefaultSeqLen, config.max_position_embeddings);
+    options.seq_len = default_seq_len(config);
   }
   KVC_CHECK_USAGE(options.seq_len <= config.max_position_embeddings,
                   "--seq-len {}: the model's context is {} tokens", options.seq_len,

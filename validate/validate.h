@@ -33,14 +33,12 @@ struct TaskOptions {
   std::optional<double> min_ratio;  // candidate's score / reference's, of each task at each length
 };
 
-inline constexpr std::int64_t kDefaultSeqLen = 2048;  // or the model's context if that is shorter
-
 struct ValidateOptions {
   std::filesystem::path reference;
   std::filesystem::path candidate;
   std::vector<std::filesystem::path> texts;  // empty: the built-in evaluation text
   std::int64_t num_sequences = 16;
-  std::int64_t seq_len = 0;  // tokens; 0: kDefaultSeqLen
+  std::int64_t seq_len = 0;  // tokens; 0: default_seq_len()
   std::string dtype = "float32";
   std::string
       kv_dtype;  // of the candidate's cache; empty: its own (cache_dtype), or dtype if that is narrower

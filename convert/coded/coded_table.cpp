@@ -114,8 +114,7 @@ std::string capped_bits_note(double kept_ratio, const ConvertSettings& settings)
              ? ""
              : fmt::format(
                    "--kept-ratio {} allows more than 8 bits per coefficient; all coefficients get "
-                   "8, "
-                   "and the cache keeps {:.3f}",
+                   "8, and the cache keeps {:.3f}",
                    settings.kept_ratio, kept_ratio);
 }
 
