@@ -36,7 +36,7 @@ class UsageError : public Error {
   explicit UsageError(const std::string& message) : Error(message, ExitCode::kUsage) {}
 };
 
-// A result that is not good enough by a limit that an option sets: nothing went wrong, and --force takes it.
+// A result that is not good enough by a limit that an option sets: nothing went wrong.
 class RefusedError : public Error {
  public:
   explicit RefusedError(const std::string& message) : Error(message) {}

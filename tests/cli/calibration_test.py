@@ -81,7 +81,6 @@ class Warning(ProgramTest):
         self.assertLess(report["distance"], 1.5)
         self.assertNotIn("of another kind", page)
 
-
     def test_text_that_cannot_be_judged_is_refused_before_the_work(self):
         text, short = STORY_TEXTS / "tinystories_calibration.txt", self.directory / "short.txt"
         short.write_text("a", encoding="utf-8")
