@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import pathlib
 
+import torch
+
 from kvconvert.factors import ConversionError, TensorFiles
 from kvconvert.plans import exact_tokens, read_config
 
@@ -57,6 +59,10 @@ class ConvertedCheckpoint:
         """What LoRA would make wrong, with the way out; None: nothing."""
 
     @staticmethod
+    def why_not_on_gpus(plan: dict) -> str | None:
+        """What a GPU does not run of a kind whose devices have it, with the way out; None: nothing."""
+
+    @staticmethod
     def stored_tokens(plan: dict, number_bytes: int) -> StoredTokens:
         """number_bytes: of a number of the original's cache."""
         raise NotImplementedError
@@ -72,6 +78,7 @@ class ConvertedCheckpoint:
             raise ConversionError(f"{self.path}: {reason}")
         self.num_layers = len(self.plan["layers"])
         self.num_kv_heads, self.head_dim = self.plan["num_kv_heads"], self.plan["head_dim"]
+        self._moved: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
 
     @property
     def path(self) -> pathlib.Path:
@@ -99,6 +106,13 @@ class ConvertedCheckpoint:
         """Raises ConversionError unless `layers`, of a part of the plan, are all that have this source, once."""
         if layers != [layer for layer, own in enumerate(self.plan["layers"]) if own == source]:
             raise ConversionError(f"{self.path}: kvconvert.plan.{part} does not cover each {source} layer once; convert again")
+
+    def on_device(self, table: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """A table, copied to a device once for all layers that ask."""
+        key = (id(table), device)
+        if key not in self._moved:
+            self._moved[key] = (table, table.to(device))  # with the table, so that its id stays its own
+        return self._moved[key][1]
 
     def open_files(self) -> TensorFiles:
         """The tensors, whose checksum is compared. Raises ConversionError where they are damaged."""

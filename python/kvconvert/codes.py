@@ -89,7 +89,6 @@ class CodedCheckpoint(ConvertedCheckpoint):
             raise ConversionError(f"{self.path}: kvconvert.plan.coded does not cover each of {self.num_layers} layers once; convert "
                                   "again")
         self.files = self.open_files()
-        self._moved: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
 
     @property
     def codes_first(self) -> bool:
@@ -130,13 +129,6 @@ class CodedCheckpoint(ConvertedCheckpoint):
         device = torch.device(device)
         return codes_class(device)(self, layers, blocks, rope, num_query_heads, scale, softcap, window, interleaved, first_head,
                                    heads, device)
-
-    def on_device(self, table: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """A table, copied to a device once for all layers that ask."""
-        key = (id(table), device)
-        if key not in self._moved:
-            self._moved[key] = (table, table.to(device))  # with the table, so that its id stays its own
-        return self._moved[key][1]
 
 
 def _form(block: Block) -> str:

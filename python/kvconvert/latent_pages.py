@@ -1,6 +1,6 @@
 """Latents of a layer in an engine's pages, and attention over them in place.
 
-A page holds a row of numbers per token (runtime/ops/paged_latents.h). Tensors are on the CPU.
+A page holds a row of numbers per token (runtime/ops/paged_latents.h).
 """
 
 import sys
@@ -14,15 +14,31 @@ _FLOAT = {"dtype": torch.float32, "device": "cpu"}  # whatever the engine's defa
 _NONE = torch.empty(0, **_FLOAT)
 
 
+def pages_class(device: torch.device) -> type["LayerPages"]:
+    """What computes on the tensors of a device."""
+    if device.type == "cpu":
+        return LayerPages
+    from kvconvert.device_latents import DeviceLayerPages
+
+    return DeviceLayerPages
+
+
 class LayerPages:
-    """One layer of a store: the layer `place` of `latents`, whose RMS norm of keys, if any, is a HeadNorm.
+    """One layer of a store: the layer `place` of `latents`, whose RMS norm of keys, if any, is a HeadNorm. Tensors are on the
+    CPU, as those of `latents`.
 
     pages: float32, bfloat16 or float16 [num_pages, numbers]; rows of a page lie one after the other, padding may follow.
     scale, softcap: of scores (0: no cap).
     """
 
+    alignment = 4  # bytes, of pages
+
     def __init__(self, latents: Latents, place: int, num_query_heads: int, scale: float, softcap: float = 0.0):
-        self._handle, self._latents, self._place, self._ops = None, latents, place, ops()
+        self._latents, self._place, self._ops = latents, place, ops()
+        self._open(num_query_heads, scale, softcap)
+
+    def _open(self, num_query_heads: int, scale: float, softcap: float) -> None:
+        self._handle, latents, place = None, self._latents, self._place
         form, group = latents.forms[place], latents.group
         no_angles = torch.empty(1 << 30, 0, **_FLOAT)  # any number of positions without pairs
         cos, sin = form.rope if form.rope is not None else (no_angles, no_angles)
@@ -62,5 +78,9 @@ class LayerPages:
         begin = first // tokens
         numbers = page_numbers[begin:-(-(first + count) // tokens)].long()
         rows = pages.index_select(0, numbers)[:, :tokens * rank].reshape(-1, rank).narrow(0, first - begin * tokens, count)
+        return self.rebuilt(rows, first, dtype)
+
+    def rebuilt(self, rows: torch.Tensor, first: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys (post-RoPE) and values of latents [count, rank] of the tokens from `first` on."""
         rows = rows.to(self._latents.decoders[self._place][0].dtype)
         return (self._latents.keys(self._place, rows, first).to(dtype), self._latents.values(self._place, rows).to(dtype))

@@ -12,6 +12,7 @@ from kvconvert.checkpoints import ConvertedCheckpoint, StoredTokens
 from kvconvert.plans import exact_tokens, has_one_projection, integer_dtype
 
 TOKENS_TOGETHER = 1024  # whose latents are made in one go, in float32
+_DEVICE_STEP, _DEVICE_CHANNELS = 8, 128  # of kernels of GPUs: ranks are multiples, a head has at most as many channels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,10 +50,23 @@ def group_of(index: int, spec: dict) -> LatentGroup:
                        spec["value_rank"] if split else rank, spec.get("basis") == "calibrated")
 
 
+def device_refusal(groups: list[LatentGroup], head_dim: int) -> str | None:
+    """What kernels of GPUs do not take, with the way out; None: nothing."""
+    if head_dim > _DEVICE_CHANNELS:
+        return (f"latents of heads of {head_dim} channels run on the CPU, and GPUs take up to {_DEVICE_CHANNELS}; convert with "
+                "--method coded, or run on the CPU")
+    ranks = [rank for group in groups for rank in (group.key_rank, group.value_rank) if rank % _DEVICE_STEP]
+    if ranks:
+        return (f"latents of rank {ranks[0]} run on the CPU, and GPUs take multiples of {_DEVICE_STEP}; convert with "
+                f"--rank-multiple {_DEVICE_STEP}, or run on the CPU")
+    return None
+
+
 class LatentCheckpoint(ConvertedCheckpoint):
     """Layers are latent, or some of them plain."""
 
     stored = "latents"
+    devices = ("cpu", "cuda")
 
     @staticmethod
     def takes(plan: dict) -> bool:
@@ -97,6 +111,10 @@ class LatentCheckpoint(ConvertedCheckpoint):
             return None
         return ("latents are factors of the projections' weights, which LoRA changes; remove --enable-lora, or convert with "
                 "`kvconvert --for vllm --method pca`")
+
+    @staticmethod
+    def why_not_on_gpus(plan: dict) -> str | None:
+        return device_refusal([group_of(number, spec) for number, spec in enumerate(plan["groups"])], plan["head_dim"])
 
     @staticmethod
     def stored_tokens(plan: dict, number_bytes: int) -> StoredTokens:

@@ -12,24 +12,6 @@
 
 namespace kvc {
 
-// Memory that launches of one op share, from a start that is aligned to 256 bytes; a null start counts bytes alone.
-class DeviceScratch {
- public:
-  explicit DeviceScratch(void* start) : start_(static_cast<std::uint8_t*>(start)) {}
-
-  template <class T>
-  T* take(std::int64_t count) {
-    const std::int64_t at = bytes_;
-    bytes_ += (count * static_cast<std::int64_t>(sizeof(T)) + 255) / 256 * 256;
-    return start_ == nullptr ? nullptr : reinterpret_cast<T*>(start_ + at);
-  }
-  std::int64_t bytes() const { return bytes_; }
-
- private:
-  std::uint8_t* start_;
-  std::int64_t bytes_ = 0;
-};
-
 class DeviceCodes {
  public:
   // Where an engine has what an op reads. Pointers to GPU memory.

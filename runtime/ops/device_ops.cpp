@@ -2,7 +2,6 @@
 // runtime/ops/device_codes.h. Numbers in GPU memory are not checked here, as that would wait for the GPU: kernels skip slots
 // and pages that there are none of.
 #include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
@@ -11,7 +10,7 @@
 
 #include "runtime/ops/device_checks.h"
 #include "runtime/ops/device_codes.h"
-#include "runtime/ops/device_queue.h"
+#include "runtime/ops/device_work.h"
 #include "runtime/ops/handles.h"
 #include "runtime/ops/open_codes.h"
 
@@ -53,16 +52,6 @@ void device_image(std::int64_t handle, Tensor image) {
   std::copy(factors.begin(), factors.end(), const_cast<std::uint8_t*>(bytes));
 }
 
-void queue(const kvc::DeviceProgram& program, const Tensor& of_device) {
-  const kvc::LaunchError error =
-      kvc::queue_launches(program, std::max(0, static_cast<int>(of_device.get_device_index())));
-  STD_TORCH_CHECK(error.empty(), "kvconvert: ", error);
-}
-
-Tensor scratch_of(const Tensor& of_device, std::int64_t bytes) {
-  return torch::stable::new_empty(of_device, {std::max<std::int64_t>(1, bytes)}, ScalarType::Byte);
-}
-
 void store_device(std::int64_t handle, const Tensor& image, const Tensor& cos, const Tensor& sin,
                   Tensor pages, const Tensor& slots, const Tensor& positions,
                   const std::vector<Tensor>& keys, const std::vector<Tensor>& values) {
@@ -90,9 +79,9 @@ void store_device(std::int64_t handle, const Tensor& image, const Tensor& cos, c
   };
   kvc::DeviceScratch needed(nullptr);
   program(needed);
-  const Tensor bytes = scratch_of(pages, needed.bytes());
+  const Tensor bytes = kvc::scratch_of(pages, needed.bytes());
   kvc::DeviceScratch scratch(bytes.data_ptr());
-  queue(program(scratch), pages);
+  kvc::queue_program(program(scratch), pages);
 }
 
 void read_device(std::int64_t handle, std::int64_t layer, const Tensor& image, const Tensor& cos,
@@ -109,12 +98,12 @@ void read_device(std::int64_t handle, std::int64_t layer, const Tensor& image, c
     STD_TORCH_CHECK(rows->is_contiguous(), "kvconvert: read: expected contiguous keys and values");
   }
   if (count > 0) {
-    queue(codes->read(
-              memory,
-              kvc::device_numbers<std::int32_t>(page_numbers, ScalarType::Int, 1, "page numbers"),
-              kvc::narrow(first, "first"), kvc::narrow(count, "tokens"), layer, keys.data_ptr(),
-              values.data_ptr()),
-          pages);
+    kvc::queue_program(codes->read(memory,
+                                   kvc::device_numbers<std::int32_t>(page_numbers, ScalarType::Int,
+                                                                     1, "page numbers"),
+                                   kvc::narrow(first, "first"), kvc::narrow(count, "tokens"), layer,
+                                   keys.data_ptr(), values.data_ptr()),
+                       pages);
   }
 }
 
@@ -127,39 +116,18 @@ DeviceCodes::Sequences part_of(DeviceCodes::Sequences sequences, int first, int 
   return sequences;
 }
 
-// Where the longest sequence is much longer than the others, scratch memory for all at once would be long, too: as many go
-// together as need no more than most_scratch bytes, or one.
 void attend_parts(const DeviceCodes& codes, const DeviceCodes::Memory& memory,
                   const DeviceCodes::Sequences& sequences, std::int64_t layer, const Tensor& query,
                   const Tensor& output, const Tensor& pages, std::int64_t most_scratch) {
-  const int device = std::max(0, static_cast<int>(pages.get_device_index()));
-  const int multiprocessors = kvc::device_multiprocessors(device);
+  const int multiprocessors = kvc::device_multiprocessors(kvc::device_of(pages));
   const std::int64_t row = codes.shape().num_heads * codes.shape().head_dim * 2;  // bytes
-  const auto program = [&](int first, int count, kvc::DeviceScratch& scratch) {
-    return codes.attend(memory, part_of(sequences, first, count), layer,
-                        static_cast<std::uint8_t*>(query.data_ptr()) + first * row,
-                        static_cast<std::uint8_t*>(output.data_ptr()) + first * row,
-                        multiprocessors, scratch);
-  };
-  const auto bytes_of = [&](int count) {
-    kvc::DeviceScratch counted(nullptr);
-    program(0, count, counted);
-    return counted.bytes();
-  };
-  int together = sequences.count;
-  std::int64_t needed = bytes_of(together);
-  while (together > 1 && needed > most_scratch) {
-    together = (together + 1) / 2;
-    needed = bytes_of(together);
-  }
-  if (const int last = sequences.count % together; last > 0) {
-    needed = std::max(needed, bytes_of(last));
-  }
-  const Tensor bytes = scratch_of(pages, needed);
-  for (int first = 0; first < sequences.count; first += together) {
-    kvc::DeviceScratch scratch(bytes.data_ptr());
-    queue(program(first, std::min(together, sequences.count - first), scratch), pages);
-  }
+  kvc::queue_in_parts(
+      sequences.count, most_scratch, pages, [&](int first, int count, kvc::DeviceScratch& scratch) {
+        return codes.attend(memory, part_of(sequences, first, count), layer,
+                            static_cast<std::uint8_t*>(query.data_ptr()) + first * row,
+                            static_cast<std::uint8_t*>(output.data_ptr()) + first * row,
+                            multiprocessors, scratch);
+      });
 }
 
 void attend_device(std::int64_t handle, std::int64_t layer, const Tensor& image, const Tensor& cos,

@@ -17,7 +17,7 @@ if "KVC_BIN_DIR" in os.environ:
 
 from kvconvert._ops import ops  # noqa: E402
 from kvconvert.latent_attention import StoredRows, attend_rows  # noqa: E402
-from kvconvert.latent_pages import LayerPages  # noqa: E402
+from kvconvert.latent_pages import pages_class  # noqa: E402
 from kvconvert.latents import HeadNorm, Latents, LayerForm  # noqa: E402
 from latent_cases import Checkpoint, angles  # noqa: E402
 
@@ -28,18 +28,20 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 4e-2, torch.float16: 8e-3}
 class Case:
     """Sequences behind `past` tokens with latents, with `new` tokens of their own, in pages that are in no order."""
 
+    device = torch.device("cpu")
+
     def __init__(self, past, new, kv_heads=2, repeats=3, head_dim=16, ranks=(7, 13), split=True, pairs=8, window=0, softcap=0.0,
                  dtype=torch.float32, norm=False, page_tokens=32, padding=0):
         self.past, self.new, self.window, self.softcap, self.dtype = past, new, window, softcap, dtype
-        self.rope = angles(4096, pairs) if pairs else None
-        key_norm = HeadNorm(torch.rand(head_dim) + 0.5, 1e-6) if norm else None
+        self.rope = tuple(part.to(self.device) for part in angles(4096, pairs)) if pairs else None
+        key_norm = HeadNorm(torch.rand(head_dim, device=self.device) + 0.5, 1e-6) if norm else None
         self.latents = Latents(Checkpoint(kv_heads, head_dim, *ranks, split), [0, 1],
-                               [LayerForm(self.rope, window, key_norm=key_norm)] * 2, dtype, torch.device("cpu"))
+                               [LayerForm(self.rope, window, key_norm=key_norm)] * 2, dtype, self.device)
         heads, rank = kv_heads * repeats, self.latents.rank
-        self.layers = [LayerPages(self.latents, place, heads, SCALE, softcap) for place in range(2)]
-        self.rows = torch.randn(len(past), max(past), rank).to(dtype)
-        self.query, total = torch.randn(sum(new), heads, head_dim).to(dtype), sum(new)
-        self.keys, self.values = torch.randn(2, total, kv_heads, head_dim).to(dtype)
+        self.layers = [pages_class(self.device)(self.latents, place, heads, SCALE, softcap) for place in range(2)]
+        self.rows = torch.randn(len(past), max(past), rank).to(self.device, dtype)
+        self.query, total = torch.randn(sum(new), heads, head_dim).to(self.device, dtype), sum(new)
+        self.keys, self.values = torch.randn(2, total, kv_heads, head_dim).to(self.device, dtype)
         self.starts = torch.tensor([0, *itertools.accumulate(new)], dtype=torch.int32)
         self.lay(page_tokens, padding)
 
@@ -47,16 +49,16 @@ class Case:
         """Stores all latents, as many tokens at a time, in pages of a size."""
         each = -(-max(self.past) // page_tokens)
         order = torch.randperm(len(self.past) * each + 3)
-        self.table = order[:len(self.past) * each].view(len(self.past), each).int()
+        self.table = order[:len(self.past) * each].view(len(self.past), each).int().to(self.device)
         width = page_tokens * self.latents.rank + padding
-        self.pages, self.page_tokens = torch.full((len(order), width), float("nan"), dtype=self.dtype), page_tokens
+        self.pages, self.page_tokens = torch.full((len(order), width), float("nan"), dtype=self.dtype, device=self.device), page_tokens
         self.lay_again(pieces)
 
     def lay_again(self, pieces):
         page_tokens = self.page_tokens
         for sequence, past in enumerate(self.past):
             for first in range(0, past, pieces):
-                tokens = torch.arange(first, min(past, first + pieces))
+                tokens = torch.arange(first, min(past, first + pieces), device=self.device)
                 slots = self.table[sequence].long()[tokens // page_tokens] * page_tokens + tokens % page_tokens
                 self.layers[0].store(self.pages, slots, self.rows[sequence, tokens])
 
@@ -82,7 +84,7 @@ class Case:
             keys, values = keys.repeat_interleave(repeats, 1), values.repeat_interleave(repeats, 1)
             scores = torch.einsum("qhd,nhd->hqn", self.query[span].double(), keys) * SCALE
             scores = torch.tanh(scores / self.softcap) * self.softcap if self.softcap else scores
-            position, token = past + torch.arange(new)[:, None], torch.arange(past + new)
+            position, token = past + torch.arange(new, device=self.device)[:, None], torch.arange(past + new, device=self.device)
             hidden = (token > position) | (token <= position - self.window if self.window else token < 0)
             out.append(torch.einsum("hqn,nhd->qhd", scores.masked_fill(hidden, float("-inf")).softmax(-1), values))
         return torch.cat(out)

@@ -13,12 +13,15 @@ from kvconvert.codes import TILE
 from kvconvert.vllm.open_tiles import OpenTiles
 from kvconvert.vllm.spec import paged_spec
 
-_STUB_BYTES = 4  # of a tile of a layer whose tokens lie in another layer's pages
-
 
 def softcap_of(attention: Attention) -> float:
     """The cap of attention scores, 0 without one."""
     return float(getattr(attention.impl, "logits_soft_cap", None) or 0.0)
+
+
+def device_of(vllm_config: Any) -> torch.device:
+    """Where the model computes, with the number that its tensors have."""
+    return torch.empty(0, device=vllm_config.device_config.device).device
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class PagedStore:
 
     backend: type[AttentionBackend]
     open_tiles: OpenTiles | None = None
+    stub_bytes = 4  # of a tile of a layer whose tokens lie in another layer's pages
 
     def __init__(self, layers: list[int], tile_bytes: int) -> None:
         self.layers = layers
@@ -106,4 +110,4 @@ class PagedAttention(Attention):
             raise ValueError(f"kvconvert: --block-size is {size} and must be a multiple of {TILE}")
         plain = super().get_kv_cache_spec(vllm_config)
         assert isinstance(plain, FullAttentionSpec)
-        return paged_spec(plain, self.store.tile_bytes if self.index == 0 else _STUB_BYTES)
+        return paged_spec(plain, self.store.tile_bytes if self.index == 0 else self.store.stub_bytes)

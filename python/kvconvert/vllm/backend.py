@@ -15,14 +15,6 @@ from kvconvert.vllm.paged_backend import PagedBackend, PagedImpl
 class CodedImpl(PagedImpl):
     """Attention of one layer. The layer's store has the codes."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._has_reserved = False
-
-    def _measured(self, layer: Any, query: torch.Tensor, key: torch.Tensor) -> None:
-        if not query.is_cpu and not self._has_reserved:
-            self._reserve(layer, query, key)
-
     def _attend(
         self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: PagedMetadata, output: torch.Tensor
     ) -> None:
@@ -48,9 +40,7 @@ class CodedImpl(PagedImpl):
             self._attend_rows(output, query, coded, exact, s, False, codes.exact_tiles)
 
     def _reserve(self, layer: Any, query: torch.Tensor, key: torch.Tensor) -> None:
-        """Takes the most that serving takes beside the cache, so that vLLM measures it: rows of open tiles, which stay, and
-        for a moment scratch memory of attention and what the longest prompt needs."""
-        self._has_reserved = True
+        """Rows of open tiles, which stay, and for a moment scratch memory of attention and what the longest prompt needs."""
         key.new_empty(MOST_SCRATCH, dtype=torch.uint8)
         store = layer.store
         store.open_rows(layer.index, store.open_tiles.most, key.dtype)

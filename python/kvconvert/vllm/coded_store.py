@@ -6,7 +6,7 @@ import torch
 from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 
 from kvconvert.codes import CodedCheckpoint, LayerCodes, OpenRows
-from kvconvert.vllm.attention import LayerParts, PagedStore, softcap_of
+from kvconvert.vllm.attention import LayerParts, PagedStore, device_of, softcap_of
 from kvconvert.vllm.backend import CodedBackend
 from kvconvert.vllm.open_tiles import OpenTiles
 
@@ -53,13 +53,8 @@ def coded_store(
         interleaved=first.interleaved,
         first_head=rank * total // ranks,
         num_heads=heads,
-        device=_device(vllm_config),
+        device=device_of(vllm_config),
     )
     # vLLM wants the same spec on every rank: a page holds the largest rank's codes.
     most = max(checkpoint.tile_bytes(layers, other * total // ranks, heads) for other in range(ranks))
     return CodedStore(codes, most, open_tiles)
-
-
-def _device(vllm_config: Any) -> torch.device:
-    """Where the model computes, with the number that its tensors have."""
-    return torch.empty(0, device=vllm_config.device_config.device).device

@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from kvconvert.device_codes import MOST_SCRATCH
+from kvconvert.tiled_attention import attend_prompt
 from kvconvert.vllm.metadata import PagedMetadata
 from kvconvert.vllm.paged_backend import PagedBackend, PagedImpl
 
@@ -31,6 +33,17 @@ class LatentImpl(PagedImpl):
         step = store.keep_step(layer.index, key, value)
         if step is not None:
             here.store(pages, batch.slots, store.latents.encode(batch.positions, *step))
+
+    def _reserve(self, layer: Any, query: torch.Tensor, key: torch.Tensor) -> None:
+        """Scratch memory of attention, and what the longest prompt needs."""
+        key.new_empty(MOST_SCRATCH, dtype=torch.uint8)
+        store, count = layer.store, min(len(query), self.max_tokens)
+        past = self.max_tokens - count
+        first = min(past, self._first_seen(past))
+        latents = key.new_empty(past - first, store.group.rank)
+        old = store.layer_pages[layer.index].rebuilt(latents, first, query.dtype)
+        exact = key.new_empty(count, *key.shape[1:])
+        attend_prompt(query[:count], self.max_tokens, old, (exact, exact), self.scale, self.logits_soft_cap, self.window, True)
 
     def _rebuilt(
         self, layer: Any, key: torch.Tensor, value: torch.Tensor, batch: PagedMetadata

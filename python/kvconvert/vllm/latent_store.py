@@ -6,14 +6,12 @@ import torch
 from torch.nn.functional import linear
 
 from kvconvert.codes import TILE
-from kvconvert.latent_pages import LayerPages
+from kvconvert.latent_pages import LayerPages, pages_class
 from kvconvert.latents import HeadNorm, LatentCheckpoint, Latents, LayerForm
-from kvconvert.vllm.attention import LayerParts, PagedStore, softcap_of
+from kvconvert.vllm.attention import LayerParts, PagedStore, device_of, softcap_of
 from kvconvert.vllm.latent_backend import LatentBackend
 from kvconvert.vllm.latent_inputs import hold_inputs
 from kvconvert.vllm.query_projection import keep_queries, pad_outputs
-
-_CPU = torch.device("cpu")
 
 
 class LatentStore(PagedStore):
@@ -21,11 +19,13 @@ class LatentStore(PagedStore):
 
     backend = LatentBackend
 
-    def __init__(self, checkpoint: LatentCheckpoint, parts: list[LayerParts]) -> None:
+    def __init__(self, checkpoint: LatentCheckpoint, parts: list[LayerParts], device: torch.device) -> None:
         layers, attention = [part.layer for part in parts], parts[0].attention
-        self._checkpoint, self._parts = checkpoint, parts
+        self._checkpoint, self._parts, self._device = checkpoint, parts, device
         self.group, self.dtype = checkpoint.group_of(layers[0]), attention.kv_cache_torch_dtype
         super().__init__(layers, TILE * self.group.rank * self.dtype.itemsize)
+        self._of_layer = pages_class(device)
+        self.stub_bytes = max(self.stub_bytes, self._of_layer.alignment)  # stores lie one behind the other
         self.truncated = checkpoint.truncated and not (self.group.calibrated or self.group.replaces_projections)
         self.held: torch.Tensor | None = None  # latents of the step's inputs, [tokens, rank]
         self.latents: Latents | None = None
@@ -51,33 +51,34 @@ class LatentStore(PagedStore):
     def weights_loaded(self) -> None:
         first = self._parts[0]
         dtype = first.attention.dtype
-        self.latents = Latents(self._checkpoint, self.layers, [self._form(part) for part in self._parts], dtype, _CPU)
+        self.latents = Latents(self._checkpoint, self.layers, [self._form(part) for part in self._parts], dtype, self._device)
         self.layer_pages = [
-            LayerPages(self.latents, place, part.attention.num_heads, part.attention.impl.scale, softcap_of(part.attention))
+            self._of_layer(self.latents, place, part.attention.num_heads, part.attention.impl.scale, softcap_of(part.attention))
             for place, part in enumerate(self._parts)
         ]
         if self.group.calibrated:
             return
         projection = first.parent.qkv_proj
-        self._projection = torch.cat(self._checkpoint.projections(self.group, projection.input_size)).to(dtype)
+        self._projection = torch.cat(self._checkpoint.projections(self.group, projection.input_size)).to(self._device, dtype)
         if self.group.replaces_projections:  # the checkpoint has weights of the queries alone
             queries = first.attention.num_heads * first.attention.head_size
             keep_queries(projection, queries)
             pad_outputs(projection, queries + 2 * self._checkpoint.kv_dim)
 
     def _form(self, part: LayerParts) -> LayerForm:
+        rope = part.rope and tuple(self._checkpoint.on_device(table, self._device) for table in part.rope)
         if self.group.calibrated:
-            return LayerForm(part.rope, part.window)
+            return LayerForm(rope, part.window)
         bias = part.parent.qkv_proj.bias
         kept = (None, None) if bias is None else bias.detach()[-2 * self._checkpoint.kv_dim :].clone().chunk(2)
-        return LayerForm(part.rope, part.window, *kept, _head_norm(getattr(part.parent, "k_norm", None)))
+        return LayerForm(rope, part.window, *kept, _head_norm(getattr(part.parent, "k_norm", None)))
 
 
-def latent_store(checkpoint: LatentCheckpoint, parts: list[LayerParts], *_: Any) -> LatentStore:
+def latent_store(checkpoint: LatentCheckpoint, parts: list[LayerParts], vllm_config: Any, *_: Any) -> LatentStore:
     """The store of these layers. Latents of weights get what the projections read."""
     if any(part.interleaved for part in parts):
         raise ValueError("kvconvert: RoPE of neighbouring channels, which latents do not support; serve the original checkpoint")
-    store = LatentStore(checkpoint, parts)
+    store = LatentStore(checkpoint, parts, device_of(vllm_config))
     if not store.group.calibrated:
         for part in parts:
             hold_inputs(part.parent.qkv_proj, part.attention.layer_name)

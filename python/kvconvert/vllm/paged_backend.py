@@ -34,6 +34,7 @@ class PagedImpl(AttentionImpl):
         # PagedAttention sets these.
         self.window = 0  # last tokens that a query sees, 0 for all
         self.max_tokens = 0  # of the longest sequence
+        self._has_reserved = False
 
     def forward(
         self,
@@ -55,7 +56,13 @@ class PagedImpl(AttentionImpl):
         return output
 
     def _measured(self, layer: Any, query: torch.Tensor, key: torch.Tensor) -> None:
-        """Takes the memory that serving takes beside the cache."""
+        """Takes the memory that serving takes beside the cache, once."""
+        if not query.is_cpu and not self._has_reserved:
+            self._has_reserved = True
+            self._reserve(layer, query, key)
+
+    def _reserve(self, layer: Any, query: torch.Tensor, key: torch.Tensor) -> None:
+        """On a GPU: takes the most that serving takes beside the cache, so that vLLM measures it."""
 
     def _attend(
         self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, batch: PagedMetadata, output: torch.Tensor

@@ -64,9 +64,11 @@ def _refuse_device(vllm_config: Any) -> None:
             f"kvconvert: {kind.stored} run on the CPU, and this is a CUDA GPU; convert with `kvconvert --for vllm --method coded`, "
             "or serve on the CPU"
         )
+    if device == "cuda":
+        _refuse(kind.why_not_on_gpus(_plan(vllm_config)))
     if device == "cuda" and dtype not in DTYPES:
         raise ValueError(
-            f"kvconvert: on a GPU codes serve bfloat16 and float16, and --dtype is {str(dtype).removeprefix('torch.')}; "
+            f"kvconvert: on a GPU {kind.stored} serve bfloat16 and float16, and --dtype is {str(dtype).removeprefix('torch.')}; "
             "pass --dtype bfloat16, or serve on the CPU"
         )
 

@@ -10,6 +10,7 @@ from unittest import mock
 
 import torch
 import vllm_serving_test as serving
+from vllm_cases import converted
 
 from kvconvert.tiled_attention import attend_prompt
 from kvconvert.vllm.backend import CodedImpl
@@ -51,6 +52,20 @@ class Devices(unittest.TestCase):
 
     def test_groups_of_layers(self):
         self.check(generated(serving.group(), True)[0], generated(serving.group(), False)[0])
+
+    def test_latents(self):
+        """Calibrated ones of groups, with pieces of prompts; and those that take the projections' place."""
+        for method, ratio in (("pca", "--kept-ratio=0.4"), ("palu", "--rank=0.5"), ("commonkv", "--rank=0.3")):
+            with self.subTest(method=method):
+                merged = ("--merge", "none", "--group", "2") if method == "commonkv" else ()
+                checkpoint = converted("--method", method, ratio, *merged, "--rank-multiple", "8")
+                settings = {"max_num_batched_tokens": 48, "block_size": 32, "max_num_seqs": 2} if method == "pca" else {}
+                expected, host = generated(checkpoint, False, **settings)
+                own, device = generated(checkpoint, True, **settings)
+                self.check(own, expected)
+                # A layer in the pages of another takes 16 bytes a tile instead of 4.
+                self.assertLessEqual(0.99 * host["capacity"], device["capacity"])
+                self.assertLessEqual(device["capacity"], host["capacity"])
 
 
 class Reserved(unittest.TestCase):

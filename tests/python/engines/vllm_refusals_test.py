@@ -130,11 +130,29 @@ class Refusals(unittest.TestCase):
         self.refused("LoRA changes", "--method pca", model=self.latents("weights", of_weights), enable_lora=True)
         EngineArgs(model=str(self.latents("adapted", lambda conversion: None)), enable_lora=True).create_engine_config()
 
-    def test_latents_run_on_the_cpu(self) -> None:
-        config = EngineArgs(model=str(self.latents("device", lambda conversion: None))).create_engine_config()
-        config.device_config.device_type = "cuda"
-        with self.assertRaisesRegex(ValueError, "latents run on the CPU, and this is a CUDA GPU"):
-            refuse_unsupported(config)
+    def test_latents_on_gpus(self) -> None:
+        def of(rank: int, **changes):
+            def edit(conversion: dict) -> None:
+                conversion["plan"] |= changes
+                for group in conversion["plan"]["groups"]:
+                    group["rank"] = rank
+
+            return edit
+
+        for name, edit, reason in (
+            ("taken", of(64), None),
+            ("rank", of(100), "latents of rank 100 run on the CPU, and GPUs take multiples of 8; convert with --rank-multiple 8"),
+            ("heads", of(64, head_dim=256), "latents of heads of 256 channels run on the CPU"),
+        ):
+            with self.subTest(name):
+                config = EngineArgs(model=str(self.latents(f"gpu-{name}", edit)), dtype="bfloat16").create_engine_config()
+                config.device_config.device_type = "cuda"
+                if reason is None:
+                    refuse_unsupported(config)
+                    config.model_config.dtype = torch.float32
+                    reason = "on a GPU latents serve bfloat16 and float16, and --dtype is float32"
+                with self.assertRaisesRegex(ValueError, reason):
+                    refuse_unsupported(config)
 
     def test_latents_of_other_conversions(self) -> None:
         def policy(**changes):
