@@ -34,22 +34,22 @@ class _Rows:
         return self.keys[span], self.values[span]
 
 
-class _Joined:
-    """Outputs float32 [num_heads, queries, head_dim] of the parts so far, and the logarithms of their sums [num_heads, queries]."""
+class Joined:
+    """Outputs float32 [..., channels] of the parts so far, and the logarithms of their sums [...]."""
 
     def __init__(self) -> None:
         self.output: torch.Tensor | None = None
-        self._sums: torch.Tensor | None = None
+        self.sums: torch.Tensor | None = None
 
     def add(self, output: torch.Tensor, sums: torch.Tensor) -> None:
         """A part; its sums are -inf for queries that see none of its tokens."""
         if self.output is None:
-            self.output, self._sums = output, sums
+            self.output, self.sums = output, sums
             return
-        both = torch.logaddexp(self._sums, sums)
+        both = torch.logaddexp(self.sums, sums)
         finite = both.clamp(min=torch.finfo(both.dtype).min)  # -inf - -inf is no number
-        self.output = (self.output * (self._sums - finite).exp()[..., None]).addcmul_(output, (sums - finite).exp()[..., None])
-        self._sums = both
+        self.output = (self.output * (self.sums - finite).exp()[..., None]).addcmul_(output, (sums - finite).exp()[..., None])
+        self.sums = both
 
 
 class PromptBlocks:
@@ -87,7 +87,7 @@ class PromptBlocks:
 
     def _attend_block(self, query: torch.Tensor, block: int, begin: int, end: int) -> torch.Tensor:
         """[num_heads, queries, head_dim] of tokens begin .. end - 1, which are of the positions from `block` on."""
-        joined = _Joined()
+        joined = Joined()
         tokens = torch.arange(begin, end, device=query.device)
         seen = (tokens - self.window + 1).clamp_(min=0) if self.window else torch.zeros_like(tokens)
         own = (torch.full_like(tokens, self.exact.first) if self.exact_step
@@ -108,7 +108,7 @@ class PromptBlocks:
             self._add_masked(joined, query, rows, shared_end, last, low, high)
         return joined.output
 
-    def _add_shared(self, joined: _Joined, query: torch.Tensor, rows: _Rows, first: int, last: int) -> None:
+    def _add_shared(self, joined: Joined, query: torch.Tensor, rows: _Rows, first: int, last: int) -> None:
         """Tokens that every query sees."""
         if first >= last:
             return
@@ -117,7 +117,7 @@ class PromptBlocks:
         else:
             joined.add(*flash(query, *rows.between(first, last), self.scale))
 
-    def _add_masked(self, joined: _Joined, query: torch.Tensor, rows: _Rows, first: int, last: int,
+    def _add_masked(self, joined: Joined, query: torch.Tensor, rows: _Rows, first: int, last: int,
                     low: torch.Tensor | None, high: torch.Tensor | None) -> None:
         """Tokens first .. last - 1, of which query i sees those from low[i] to high[i] - 1."""
         most = max(TILE, MOST_SCORES // (query.shape[0] * query.shape[1]))

@@ -4,9 +4,11 @@ import dataclasses
 
 import torch
 
+from kvconvert import tiled_attention
 from kvconvert._ops import ops
 from kvconvert.codes import TILE
-from kvconvert.latents import Latents
+from kvconvert.device_prompts import Joined
+from kvconvert.latents import Latents, turned
 
 _TOKENS_TOGETHER = 2048  # of all sequences, whose keys are rebuilt in one go
 _NO_ANGLES = torch.empty(0, 0)
@@ -46,6 +48,8 @@ def attend_rows(latents: Latents, place: int, query: torch.Tensor, rows: StoredR
     form, decoder = latents.forms[place], latents.decoders[place][1]
     cos, sin = form.rope if form.rope is not None else (_NO_ANGLES, _NO_ANGLES)
     of_latents, of_exact = _seen(rows, form.window)
+    if not tiled_attention.has_kernel(query.device):
+        return _attend_in_torch(latents, place, query, rows, of_latents, of_exact, scale, softcap)
     spans = torch.tensor(of_latents)
     sums = torch.zeros(size, heads, latents.group.value_rank)
     scales = torch.stack((torch.full((size, heads), float("-inf")), torch.zeros(size, heads)), 1)
@@ -55,12 +59,48 @@ def attend_rows(latents: Latents, place: int, query: torch.Tensor, rows: StoredR
         ops().attend_latents(sums, scales, query, keys, rows.latents, spans, first, rows.sinks + first, latents.num_kv_heads, cos,
                              sin, scale, softcap)
     sums = (sums / scales[:, 1, :, None]).to(decoder.dtype).unflatten(1, (latents.num_kv_heads, -1))
-    values = (sums @ decoder.unflatten(0, (latents.num_kv_heads, -1)).transpose(1, 2)).float()
-    if latents.offsets[place][1] is not None:
-        values += latents.offsets[place][1].view(1, latents.num_kv_heads, 1, head_dim)
-    values = values.flatten(1, 2)
+    values = _values(latents, place, sums).flatten(1, 2)
     if max(rows.exact_counts) == 0:
         return values.to(query.dtype)
     out = torch.empty_like(query)
     ops().join_exact(out, query, values, scales, rows.keys, rows.values, torch.tensor(of_exact), scale, softcap)
     return out
+
+
+def _values(latents: Latents, place: int, sums: torch.Tensor) -> torch.Tensor:
+    """Values float32 [S, kv_heads, repeats, head_dim] of sums of latents [S, kv_heads, repeats, value_rank] of the factors' dtype."""
+    decoder, offset = latents.decoders[place][1], latents.offsets[place][1]
+    values = (sums @ decoder.unflatten(0, (latents.num_kv_heads, -1)).transpose(1, 2)).float()
+    return values if offset is None else values + offset.view(1, latents.num_kv_heads, 1, latents.head_dim)
+
+
+def _attend_in_torch(latents: Latents, place: int, query: torch.Tensor, rows: StoredRows, of_latents: list, of_exact: list,
+                     scale: float, softcap: float) -> torch.Tensor:
+    """attend_rows() on a device that the library has no kernel on."""
+    form, group, size = latents.forms[place], latents.group, len(query)
+    grouped = query.float().unflatten(1, (latents.num_kv_heads, -1))  # [S, kv_heads, repeats, head_dim]
+
+    def weights(keys: torch.Tensor, first: int, spans: list) -> tuple[torch.Tensor, torch.Tensor]:
+        """Softmaxes over keys [S, n, kv_heads, head_dim] of rows from `first` on, of which spans [S, any, 2] are seen."""
+        begin, end = torch.tensor(spans, device=query.device)[..., None].unbind(2)  # [S, any, 1]
+        row = torch.arange(first, first + keys.shape[1], device=query.device)
+        scores = torch.einsum("skrd,snkd->skrn", grouped, keys.float())
+        scores = torch.tanh(scores.mul_(scale / softcap)).mul_(softcap) if softcap else scores.mul_(scale)
+        seen = ((row >= begin) & (row < end)).any(1)
+        sums = scores.masked_fill_(~seen[:, None, None], -torch.inf).logsumexp(-1)
+        return scores.sub_(sums.clamp(min=torch.finfo(sums.dtype).min)[..., None]).exp_(), sums
+
+    ranks, joined = Joined(), Joined()
+    step, most = max(TILE, _TOKENS_TOGETHER // size), max(rows.counts)
+    for first in range(min(span[0] for span, in of_latents), most, step):
+        some = rows.latents[:, first:min(first + step, most)]
+        keys = turned(latents.plain_keys(place, some).float(), form.rope, rows.sinks + first)
+        softmax, sums = weights(keys, first, of_latents)
+        ranks.add(torch.einsum("skrn,snw->skrw", softmax, some[..., group.rank - group.value_rank:].float()), sums)
+    if ranks.output is not None:
+        joined.add(_values(latents, place, ranks.output.to(latents.decoders[place][1].dtype)), ranks.sums)
+    most = max(rows.exact_counts)
+    if most > 0:
+        softmax, sums = weights(rows.keys[:, :most], 0, of_exact)
+        joined.add(torch.einsum("skrn,snkd->skrd", softmax, rows.values[:, :most].float()), sums)
+    return joined.output.flatten(1, 2).to(query.dtype)

@@ -6,6 +6,7 @@ import os
 import pathlib
 import sys
 import unittest
+from unittest import mock
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait in loops take the time of those that work
 import torch  # noqa: E402
@@ -15,6 +16,7 @@ sys.path.insert(0, str(ROOT / "python"))
 if "KVC_BIN_DIR" in os.environ:
     os.environ.setdefault("KVCONVERT_OPS", str(pathlib.Path(os.environ["KVC_BIN_DIR"]).parent / "lib/libkvconvert_ops.so"))
 
+import kvconvert.tiled_attention  # noqa: E402
 from kvconvert._ops import ops  # noqa: E402
 from kvconvert.latent_attention import StoredRows, attend_rows  # noqa: E402
 from kvconvert.latents import Latents, LayerForm, turned  # noqa: E402
@@ -151,6 +153,19 @@ class LatentRowsTest(unittest.TestCase):
                                        "as many keys and values": (exact[:, :4], spans)}.items():
             with self.assertRaisesRegex(RuntimeError, words):
                 ops().join_exact(out, query, values, empty, exact, given, limits, 1.0, 0.0)
+
+
+class WithoutKernelsTest(LatentRowsTest):
+    """What devices take that the library has no kernels on, on tensors of the CPU."""
+
+    test_threads_change_nothing = test_encoding_inverts_rebuilding = test_arguments_are_checked = None
+
+    def setUp(self):
+        super().setUp()
+        for patch in (mock.patch.object(kvconvert.tiled_attention, "has_kernel", lambda _: False),
+                      mock.patch("kvconvert.latent_attention.ops", side_effect=AssertionError("a kernel was called"))):
+            patch.start()
+            self.addCleanup(patch.stop)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from kvconvert.factors import ConversionError
 from kvconvert.transformers import CodedCache
 
 from conversions import reference
+from latent_cases import EXACT, PCA, latent
 
 PROMPTS = ("Once upon a time there was a little girl who lived in a small house near the forest with her mother and her "
            "father. She had a red ball that she loved", "The dog")
@@ -92,6 +93,27 @@ class Devices(unittest.TestCase):
             cache.crop(-40)
             again = device(torch.arange(35, 75)[None], past_key_values=cache).logits
             self.assertLess((again - whole[:, 30:]).abs().mean().item(), 0.05)
+
+    def test_latents(self):
+        """Prompts in pieces, tokens one by one, padded batches; calibrated latents, and those that projections give."""
+        for options, exact in ((PCA, EXACT), (("--method", "palu", "--rank", "0.5"), ())):
+            with self.subTest(method=options[1]):
+                directory = latent(*options, exact=exact)
+                tokenizer = AutoTokenizer.from_pretrained(directory)
+                tokenizer.pad_token, tokenizer.padding_side = tokenizer.eos_token, "left"
+                model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+                batch = tokenizer(list(PROMPTS), return_tensors="pt", padding=True)
+                ids = tokenizer(" ".join(PROMPTS * 2), return_tensors="pt").input_ids
+                found = []
+                for context in (contextlib.nullcontext, on_device):
+                    cache = model.new_cache()
+                    with context(), mock.patch("kvconvert.latent_attention.ops", side_effect=AssertionError) if found else context():
+                        logits = [model(part, past_key_values=cache).logits for part in ids[:, :74].split([60, 1, 1, 1, 9, 1, 1], 1)]
+                        found.append((torch.cat(logits, 1), cache.nbytes(), model.generate(
+                            **batch, do_sample=False, max_new_tokens=LENGTH, pad_token_id=1, eos_token_id=None)))
+                torch.testing.assert_close(found[1][0], found[0][0], atol=2e-3, rtol=2e-3)
+                self.assertEqual(found[1][1], found[0][1])
+                self.assertEqual(found[1][2].tolist(), found[0][2].tolist())
 
     def test_floats_are_refused(self):
         directory = reference("--form", "rotated", "--scope", "head")
