@@ -60,13 +60,18 @@ function(kvc_bench name)
   endif()
 endfunction()
 
-# kvc_python_test(NAME SCRIPT file [PEERS|VLLM] [ARGS ...] [LABELS ...] [TIMEOUT seconds]): a unittest file run by
-# the system's python3, with PEERS by an interpreter that has transformers (.venv-peers or .venv), with VLLM by the one of
+# kvc_python_test(NAME SCRIPT file | MODULES name ... [PEERS|VLLM] [ARGS ...] [LABELS ...] [TIMEOUT seconds]): a unittest file, or
+# NAME_test.py of this directory in one process, which imports torch once; run by the system's python3, with PEERS by an interpreter that has transformers (.venv-peers or .venv), with VLLM by the one of
 # .venv-vllm. Without it the test skips, or fails where the environment says KVC_REQUIRE_PEERS=1. The script finds KVC_BIN_DIR,
 # KVC_TEST_DATA and KVC_SOURCE_DIR in its environment.
 function(kvc_python_test name)
-  cmake_parse_arguments(ARG "PEERS;VLLM" "SCRIPT;TIMEOUT" "ARGS;LABELS" ${ARGN})
-  get_filename_component(_script "${ARG_SCRIPT}" ABSOLUTE)
+  cmake_parse_arguments(ARG "PEERS;VLLM" "SCRIPT;TIMEOUT" "MODULES;ARGS;LABELS" ${ARGN})
+  if(ARG_MODULES)
+    list(TRANSFORM ARG_MODULES APPEND _test)
+    set(_script -m unittest -v ${ARG_MODULES})
+  else()
+    get_filename_component(_script "${ARG_SCRIPT}" ABSOLUTE)
+  endif()
   if(ARG_PEERS)
     set(_interpreter "${PROJECT_SOURCE_DIR}/scripts/with_peers.sh")
   elseif(ARG_VLLM)
@@ -78,7 +83,8 @@ function(kvc_python_test name)
     set(ARG_TIMEOUT 600)  # of a busy machine
   endif()
   math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${KVC_TIMEOUT_FACTOR}")
-  add_test(NAME ${name} COMMAND ${_interpreter} "${_script}" ${ARG_ARGS})
+  add_test(NAME ${name} COMMAND ${_interpreter} ${_script} ${ARG_ARGS}
+           WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}")
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" SKIP_RETURN_CODE 77
     ENVIRONMENT "KVC_BIN_DIR=${CMAKE_BINARY_DIR}/bin;KVC_TEST_DATA=${PROJECT_SOURCE_DIR}/tests/data;KVC_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
 endfunction()

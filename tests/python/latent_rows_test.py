@@ -93,6 +93,7 @@ class LatentRowsTest(unittest.TestCase):
 
     def test_threads_change_nothing(self):
         case = self.case([2000, 300], [20, 9])
+        self.addCleanup(torch.set_num_threads, torch.get_num_threads())
         found = []
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
