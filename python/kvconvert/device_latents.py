@@ -97,11 +97,11 @@ class DeviceLayerPages(LayerPages):
         of_tokens = pages[:, :tokens * rank].unflatten(1, (tokens, rank))
         # The host does not know which slots are there: a skipped token writes what the first stored one does, or what stands there.
         stored = slots >= 0
-        one = stored.int().argmax()
+        one = stored.int().argmax(0, keepdim=True)  # [1]: an index without dimensions would wait for the device
         any_slot = slots[one].clamp(min=0)
         standing = of_tokens[any_slot // tokens, any_slot % tokens]
         rows = rows.to(pages.dtype)
-        instead = torch.where(stored[one], rows[one], standing)
+        instead = torch.where(stored[one, None], rows[one], standing)
         slots, rows = torch.where(stored, slots, any_slot), torch.where(stored[:, None], rows, instead)
         of_tokens[slots // tokens, slots % tokens] = rows
 
