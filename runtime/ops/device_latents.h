@@ -1,5 +1,5 @@
-// Attention over the latents of PagedLatents on a GPU: which kernels attend to them. Does not use torch, and launches nothing
-// itself (device_codes.h).
+// Attention over the latents of PagedLatents on a GPU: which kernels run. Does not use torch, and launches nothing itself
+// (device_codes.h).
 #pragma once
 
 #include "runtime/ops/device_program.h"

@@ -24,8 +24,8 @@ inline Tensor scratch_of(const Tensor& of_device, std::int64_t bytes) {
   return torch::stable::new_empty(of_device, {std::max<std::int64_t>(1, bytes)}, ScalarType::Byte);
 }
 
-// program(first, count, scratch) of `total` queries. Where the longest sequence is much longer than the others, scratch memory for
-// all at once would be long, too: as many go together as need no more than most_scratch bytes, or one.
+// Queues program(first, count, scratch) for all of `total` queries. Where the longest sequence is much longer than the others,
+// scratch memory for all at once would be long, too: as many go together as need no more than most_scratch bytes, or one.
 template <class Program>
 void queue_in_parts(int total, std::int64_t most_scratch, const Tensor& of_device,
                     const Program& program) {
