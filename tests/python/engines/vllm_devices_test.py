@@ -14,6 +14,7 @@ from vllm_cases import converted
 
 from kvconvert.tiled_attention import attend_prompt
 from kvconvert.vllm.backend import CodedImpl
+from kvconvert.vllm.latent_backend import LatentImpl
 from kvconvert.vllm.open_tiles import OpenTiles
 
 EMULATED = Path(os.environ["KVC_BIN_DIR"]).parent / "lib/libkvconvert_ops_emulated.so"
@@ -91,6 +92,21 @@ class Reserved(unittest.TestCase):
         self.assertEqual(self.reserved(0, 4), [672, 328])  # a group's own step is exact
         self.assertEqual(self.reserved(0, 1, 3), [928, 1000 - 608])  # two tiles more are exact
         self.assertEqual(self.reserved(0, 4, 3), [608, 392])
+
+    def test_latents_of_the_longest_prompt(self):
+        for window, begin in ((0, 0), (128, 544)):
+            impl = LatentImpl(6, 32, 0.25, 2)
+            impl.max_tokens, impl.window = 1000, window
+            pages = mock.Mock()
+            pages.rebuilt.side_effect = lambda latents, first, dtype: (torch.zeros(len(latents), 2, 32, dtype=dtype),) * 2
+            store = types.SimpleNamespace(group=types.SimpleNamespace(rank=40), layer_pages=[None, pages])
+            rows = torch.zeros(300, 6, 32, dtype=torch.bfloat16)
+            with mock.patch("kvconvert.vllm.latent_backend.attend_prompt", wraps=attend_prompt) as attended:
+                impl._reserve(types.SimpleNamespace(index=1, store=store), rows, rows[:, :2])
+            latents, first, dtype = pages.rebuilt.call_args.args
+            self.assertEqual((latents.shape, first, dtype), ((700 - begin, 40), begin, torch.bfloat16))
+            query, length, coded, exact, *_ = attended.call_args.args
+            self.assertEqual((len(query), length, len(coded[0]), len(exact[1])), (300, 1000, 700 - begin, 300))
 
 
 if __name__ == "__main__":
