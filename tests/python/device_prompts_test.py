@@ -50,29 +50,24 @@ class Prompt:
     def by_formulas(self):
         """Every query with every token, in float64."""
         scale, softcap, window, exact_step, exact_tiles = self.options
-        tokens = torch.arange(self.length)
-        queries = tokens[self.length - self.query.shape[0]:]
+        queries = torch.arange(self.length - self.query.shape[0], self.length)
         exact_first = self.length - self.exact[0].shape[0]
         own = torch.full_like(queries, exact_first) if exact_step else (queries // TILE - exact_tiles + 1).clamp(min=0) * TILE
         seen = (queries - window + 1).clamp(min=0) if window else torch.zeros_like(queries)
         end = exact_first if exact_step else exact_start(self.length - 1, exact_tiles)
         groups = self.query.shape[1] // self.exact[0].shape[1]
 
-        def whole(rows, last):
-            """[heads, length, head_dim], with zeros for tokens that are not there."""
-            places = torch.zeros(self.length, *rows.shape[1:], dtype=torch.float64)
-            places[last - rows.shape[0]:last] = rows
-            return places.repeat_interleave(groups, 1).transpose(0, 1)
-
         query = self.query.double().transpose(0, 1)
         scores, values = [], []
         for rows, last, low, high in ((self.coded, end, seen, own),
                                       (self.exact, self.length, torch.maximum(seen, own), queries + 1)):
-            part = query @ whole(rows[0], last).transpose(1, 2) * scale
+            key, value = (part.double().repeat_interleave(groups, 1).transpose(0, 1) for part in rows)  # [heads, tokens, head_dim]
+            part = query @ key.transpose(1, 2) * scale
             part = softcap * torch.tanh(part / softcap) if softcap else part
+            tokens = torch.arange(last - key.shape[1], last)
             visible = (tokens >= low[:, None]) & (tokens < high[:, None])
-            scores.append(part.masked_fill(~visible, -torch.inf))
-            values.append(whole(rows[1], last))
+            scores.append(part.masked_fill_(~visible, -torch.inf))
+            values.append(value)
         return (torch.cat(scores, 2).softmax(2) @ torch.cat(values, 1)).transpose(0, 1)
 
 
