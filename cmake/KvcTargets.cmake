@@ -61,15 +61,17 @@ function(kvc_bench name)
 endfunction()
 
 # kvc_python_test(NAME SCRIPT file | MODULES name ... [PEERS|VLLM] [ARGS ...] [LABELS ...] [TIMEOUT seconds]): a unittest file, or
-# NAME_test.py of this directory in one process, which imports torch once; run by the system's python3, with PEERS by an interpreter that has transformers (.venv-peers or .venv), with VLLM by the one of
-# .venv-vllm. Without it the test skips, or fails where the environment says KVC_REQUIRE_PEERS=1. The script finds KVC_BIN_DIR,
+# the files NAME_test.py of this directory in one process, which imports torch once. The system's python3 runs it, with PEERS an
+# interpreter that has transformers (.venv-peers or .venv), with VLLM that of .venv-vllm. Without it the test skips, or fails where the environment says KVC_REQUIRE_PEERS=1. The script finds KVC_BIN_DIR,
 # KVC_TEST_DATA and KVC_SOURCE_DIR in its environment.
 function(kvc_python_test name)
   cmake_parse_arguments(ARG "PEERS;VLLM" "SCRIPT;TIMEOUT" "MODULES;ARGS;LABELS" ${ARGN})
   if(ARG_MODULES)
     list(TRANSFORM ARG_MODULES APPEND _test)
     set(_script -m unittest -v ${ARG_MODULES})
+    set(_where WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}")
   else()
+    set(_where "")
     get_filename_component(_script "${ARG_SCRIPT}" ABSOLUTE)
   endif()
   if(ARG_PEERS)
@@ -83,8 +85,7 @@ function(kvc_python_test name)
     set(ARG_TIMEOUT 600)  # of a busy machine
   endif()
   math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${KVC_TIMEOUT_FACTOR}")
-  add_test(NAME ${name} COMMAND ${_interpreter} ${_script} ${ARG_ARGS}
-           WORKING_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND ${_interpreter} ${_script} ${ARG_ARGS} ${_where})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" SKIP_RETURN_CODE 77
     ENVIRONMENT "KVC_BIN_DIR=${CMAKE_BINARY_DIR}/bin;KVC_TEST_DATA=${PROJECT_SOURCE_DIR}/tests/data;KVC_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
   if(ARG_PEERS)  # torch's tensors come and go: memory that is kept saves a seventh of the time

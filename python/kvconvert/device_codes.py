@@ -16,14 +16,19 @@ def refuse_dtype(dtype: torch.dtype, device: torch.device) -> None:
                               "bfloat16 or float16; load the model with dtype=bfloat16, or run it on the CPU")
 
 
+def require_op(ops, name: str, stored: str, device: torch.device) -> None:
+    """Raises ConversionError for a library that has no ops of GPUs. stored: what they would read."""
+    if not hasattr(ops, name):
+        raise ConversionError(f"{stored} on {device}: kvconvert's library was built without CUDA; build it where nvcc is, with "
+                              "`pip install . -C cmake.define.KVC_CUDA_OPS=ON`, or run on the CPU")
+
+
 class DeviceCodes(LayerCodes):
     """As LayerCodes, on tensors of `device`, in bfloat16 or float16. Factors and tables of angles lie there too."""
 
     def _open(self, checkpoint: CodedCheckpoint, shape: list[int], scales: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
               blocks: list[int], factors: list[torch.Tensor]) -> None:
-        if not hasattr(self._ops, "open_device"):
-            raise ConversionError(f"codes on {self.device}: kvconvert's library was built without CUDA; build it where nvcc is, "
-                                  "with `pip install . -C cmake.define.KVC_CUDA_OPS=ON`, or run on the CPU")
+        require_op(self._ops, "open_device", "codes", self.device)
         self._handle = self._ops.open_device(shape, scales, cos, sin, blocks, factors)
         image = torch.empty(self._ops.device_image_bytes(self._handle), dtype=torch.uint8, device="cpu")
         self._ops.device_image(self._handle, image)

@@ -5,7 +5,8 @@ import dataclasses
 
 import torch
 
-from kvconvert.device_codes import DTYPES, MOST_SCRATCH
+from kvconvert.device_codes import DTYPES, MOST_SCRATCH, require_op
+from kvconvert.device_prompts import softmax
 from kvconvert.factors import ConversionError
 from kvconvert.latent_pages import LayerPages
 from kvconvert.latents import Latents, device_refusal
@@ -73,9 +74,7 @@ class DeviceLayerPages(LayerPages):
         latents, place = self._latents, self._place
         group, form, decoder = latents.group, latents.forms[place], latents.decoders[place][0]
         self._device, self._dtype = decoder.device, decoder.dtype
-        if not hasattr(self._ops, "attend_latents_device"):
-            raise ConversionError(f"latents on {self._device}: kvconvert's library was built without CUDA; build it where nvcc is, "
-                                  "with `pip install . -C cmake.define.KVC_CUDA_OPS=ON`, or run on the CPU")
+        require_op(self._ops, "attend_latents_device", "latents", self._device)
         if self._dtype not in DTYPES:
             raise ConversionError(f"latents on {self._device}: the model is {str(self._dtype).removeprefix('torch.')}, expected "
                                   "bfloat16 or float16; pass --dtype bfloat16, or run on the CPU")
@@ -131,11 +130,8 @@ class DeviceLayerPages(LayerPages):
         scale, softcap = self._numbers[:2]
         grouped = query.float().unflatten(1, (self._latents.num_kv_heads, -1))  # [T, kv_heads, repeats, head_dim]
         own = keys[queries.own].float().permute(0, 2, 3, 1)  # [T, kv_heads, head_dim, most]
-        scores = grouped @ own
-        scores = torch.tanh(scores.mul_(scale / softcap)).mul_(softcap) if softcap else scores.mul_(scale)
-        scores.masked_fill_(queries.hidden[:, None, None], -torch.inf)
-        sums = torch.logsumexp(scores, -1)
-        output = (scores - sums[..., None]).exp_() @ values[queries.own].float().transpose(1, 2)
+        weights, sums = softmax(grouped @ own, scale, softcap, queries.hidden[:, None, None])
+        output = weights @ values[queries.own].float().transpose(1, 2)
         return output.flatten(1, 2), sums.flatten(1, 2).contiguous()
 
 

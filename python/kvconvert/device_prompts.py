@@ -138,13 +138,19 @@ def masked(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale:
     kv_heads = keys.shape[1]
     rows = query.float().view(num_queries, kv_heads, heads // kv_heads, head_dim).permute(1, 2, 0, 3)
     scores = rows.flatten(1, 2) @ keys.float().permute(1, 2, 0)  # [kv_heads, queries of its heads, tokens]
-    scores = torch.tanh(scores.mul_(scale / softcap)).mul_(softcap) if softcap else scores.mul_(scale)
-    if hidden is not None:
-        scores.view(kv_heads, -1, *hidden.shape).masked_fill_(hidden, -torch.inf)
-    sums = torch.logsumexp(scores, -1)
-    weights = scores.sub_(sums.clamp(min=torch.finfo(sums.dtype).min)[..., None]).exp_()
-    output = weights @ values.float().transpose(0, 1)
+    weights, sums = softmax(scores.view(kv_heads, -1, num_queries, scores.shape[-1]), scale, softcap, hidden)
+    output = weights.view_as(scores) @ values.float().transpose(0, 1)
     return output.view(heads, num_queries, head_dim), sums.view(heads, num_queries)
+
+
+def softmax(products: torch.Tensor, scale: float, softcap: float, hidden: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights, in place of the products of queries and keys [..., tokens], and logarithms of their sums [...]: -inf, and weights 0,
+    where all tokens are hidden. hidden: bool that broadcasts to them, None: no token is."""
+    scores = torch.tanh(products.mul_(scale / softcap)).mul_(softcap) if softcap else products.mul_(scale)
+    if hidden is not None:
+        scores.masked_fill_(hidden, -torch.inf)
+    sums = torch.logsumexp(scores, -1)
+    return scores.sub_(sums.clamp(min=torch.finfo(sums.dtype).min)[..., None]).exp_(), sums
 
 
 def flash(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:

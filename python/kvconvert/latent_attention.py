@@ -7,7 +7,7 @@ import torch
 from kvconvert import tiled_attention
 from kvconvert._ops import ops
 from kvconvert.codes import TILE
-from kvconvert.device_prompts import Joined
+from kvconvert.device_prompts import Joined, softmax
 from kvconvert.latents import Latents, turned
 
 _TOKENS_TOGETHER = 2048  # of all sequences, whose keys are rebuilt in one go
@@ -80,27 +80,24 @@ def _attend_in_torch(latents: Latents, place: int, query: torch.Tensor, rows: St
     form, group, size = latents.forms[place], latents.group, len(query)
     grouped = query.float().unflatten(1, (latents.num_kv_heads, -1))  # [S, kv_heads, repeats, head_dim]
 
-    def weights(keys: torch.Tensor, first: int, spans: list) -> tuple[torch.Tensor, torch.Tensor]:
+    def weights(keys: torch.Tensor, first: int, spans: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Softmaxes over keys [S, n, kv_heads, head_dim] of rows from `first` on, of which spans [S, any, 2] are seen."""
-        begin, end = torch.tensor(spans, device=query.device)[..., None].unbind(2)  # [S, any, 1]
+        begin, end = spans[..., None].unbind(2)  # [S, any, 1]
         row = torch.arange(first, first + keys.shape[1], device=query.device)
-        scores = torch.einsum("skrd,snkd->skrn", grouped, keys.float())
-        scores = torch.tanh(scores.mul_(scale / softcap)).mul_(softcap) if softcap else scores.mul_(scale)
         seen = ((row >= begin) & (row < end)).any(1)
-        sums = scores.masked_fill_(~seen[:, None, None], -torch.inf).logsumexp(-1)
-        return scores.sub_(sums.clamp(min=torch.finfo(sums.dtype).min)[..., None]).exp_(), sums
+        return softmax(torch.einsum("skrd,snkd->skrn", grouped, keys.float()), scale, softcap, ~seen[:, None, None])
 
     ranks, joined = Joined(), Joined()
-    step, most = max(TILE, _TOKENS_TOGETHER // size), max(rows.counts)
+    step, most, spans = max(TILE, _TOKENS_TOGETHER // size), max(rows.counts), torch.tensor(of_latents, device=query.device)
     for first in range(min(span[0] for span, in of_latents), most, step):
         some = rows.latents[:, first:min(first + step, most)]
         keys = turned(latents.plain_keys(place, some).float(), form.rope, rows.sinks + first)
-        softmax, sums = weights(keys, first, of_latents)
-        ranks.add(torch.einsum("skrn,snw->skrw", softmax, some[..., group.rank - group.value_rank:].float()), sums)
+        shares, sums = weights(keys, first, spans)
+        ranks.add(torch.einsum("skrn,snw->skrw", shares, some[..., group.rank - group.value_rank:].float()), sums)
     if ranks.output is not None:
         joined.add(_values(latents, place, ranks.output.to(latents.decoders[place][1].dtype)), ranks.sums)
     most = max(rows.exact_counts)
     if most > 0:
-        softmax, sums = weights(rows.keys[:, :most], 0, of_exact)
-        joined.add(torch.einsum("skrn,snkd->skrd", softmax, rows.values[:, :most].float()), sums)
+        shares, sums = weights(rows.keys[:, :most], 0, torch.tensor(of_exact, device=query.device))
+        joined.add(torch.einsum("skrn,snkd->skrd", shares, rows.values[:, :most].float()), sums)
     return joined.output.flatten(1, 2).to(query.dtype)

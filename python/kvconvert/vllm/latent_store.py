@@ -25,7 +25,7 @@ class LatentStore(PagedStore):
         self.group, self.dtype = checkpoint.group_of(layers[0]), attention.kv_cache_torch_dtype
         super().__init__(layers, TILE * self.group.rank * self.dtype.itemsize)
         self._of_layer = pages_class(device)
-        self.stub_bytes = max(self.stub_bytes, self._of_layer.alignment)  # stores lie one behind the other
+        self.stub_bytes = self._of_layer.alignment  # stores lie one behind the other
         self.truncated = checkpoint.truncated and not (self.group.calibrated or self.group.replaces_projections)
         self.held: torch.Tensor | None = None  # latents of the step's inputs, [tokens, rank]
         self.latents: Latents | None = None
