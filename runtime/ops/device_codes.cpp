@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/ops/device_sums.h"
+
 namespace kvc {
 namespace {
 
@@ -84,7 +86,6 @@ DevicePartials DeviceCodes::add_sums(const Memory& memory, const Sequences& sequ
                                      const DeviceImage::Layer& layer, const void* query,
                                      const PlacePages& places, int multiprocessors,
                                      DeviceScratch& scratch, DeviceProgram& program) const {
-  const auto heads = static_cast<int>(shape_.num_heads);
   const int num_keys = image_.num_key_blocks;
   const int num_values = image_.num_value_blocks;
   const RankCodes key_codes{places.tiles, num_keys, image_.key_width};
@@ -92,20 +93,7 @@ DevicePartials DeviceCodes::add_sums(const Memory& memory, const Sequences& sequ
   const bool at_once = image_.are_met && num_values == shape_.num_kv_heads;
   RankAttention sums;
   set_shape(memory, sequences, sums);
-  const int blocks = sequences.count * num_values * ((image_.value_width + 255) / 256);
-  sums.partials.num_parts = attention_parts(multiprocessors, blocks, sequences.most_tokens);
-  const std::int64_t rows =
-      static_cast<std::int64_t>(sequences.count) * sums.partials.num_parts * heads;
-  sums.partials.max = scratch.take<float>(rows);
-  sums.partials.sum = scratch.take<float>(rows);
-  sums.partials.output = scratch.take<float>(rows * image_.value_width);
-  if (!at_once) {
-    const std::int64_t tile_rows =
-        static_cast<std::int64_t>(sequences.count) * sums.max_tiles * heads;
-    sums.weights = scratch.take<std::uint16_t>(tile_rows * kScaledRows);
-    sums.tile_max = scratch.take<float>(tile_rows);
-    sums.tile_sum = scratch.take<float>(tile_rows);
-  }
+  take_sums(multiprocessors, num_values, sequences.most_tokens, !at_once, scratch, sums);
   sums.query = query;
   sums.element = DeviceElement::kFloat16;
   sums.value_codes = value_codes;
@@ -220,17 +208,7 @@ DeviceProgram DeviceCodes::attend(const Memory& memory, const Sequences& sequenc
 
   const DevicePartials parts =
       add_sums(memory, sequences, of, of_codes, places, multiprocessors, scratch, program);
-  CombinePartials sums{.sources = {parts},
-                       .num_sources = 1,
-                       .num_sequences = sequences.count,
-                       .num_heads = heads,
-                       .width = image_.value_width,
-                       .output_float = scratch.take<float>(rows * image_.value_width),
-                       .log_sum = scratch.take<float>(rows)};
-  program.emplace_back(sums);
-  const ProjectValues values{.sums = sums.output_float,
-                             .sums_width = image_.value_width,
-                             .projection = in_image<std::uint16_t>(memory, of.value),
+  const ProjectValues values{.projection = in_image<std::uint16_t>(memory, of.value),
                              .element = DeviceElement::kFloat16,
                              .rank = image_.value_width,
                              .rank_stride = image_.value_width,
@@ -239,10 +217,9 @@ DeviceProgram DeviceCodes::attend(const Memory& memory, const Sequences& sequenc
                              .num_sequences = sequences.count,
                              .num_heads = heads,
                              .num_kv_heads = open.num_kv_heads,
-                             .head_dim = head_dim,
-                             .output = scratch.take<float>(rows * head_dim)};
-  program.emplace_back(values);
-  CombinePartials all{.sources = {{sums.log_sum, nullptr, values.output, 1}, open.partials},
+                             .head_dim = head_dim};
+  const DevicePartials coded = add_values(parts, image_.value_width, values, scratch, program);
+  CombinePartials all{.sources = {coded, open.partials},
                       .num_sources = 2,
                       .num_sequences = sequences.count,
                       .num_heads = heads,

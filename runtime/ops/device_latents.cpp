@@ -1,9 +1,9 @@
 #include "runtime/ops/device_latents.h"
 
+#include "runtime/ops/device_sums.h"
+
 namespace kvc {
 namespace {
-
-constexpr int kRanksPerBlock = 256;  // of the sum_ranks kernel
 
 template <class T>
 T* moved(T* first, std::int64_t count) {
@@ -14,7 +14,6 @@ T* moved(T* first, std::int64_t count) {
 
 DeviceProgram DeviceLatentAttention::program(int multiprocessors, DeviceScratch& scratch) const {
   RankAttention sums = latents;
-  const std::int64_t rows = static_cast<std::int64_t>(sums.num_sequences) * sums.num_heads;
   CombinePartials all{.sources = {exact},
                       .num_sources = 1,
                       .num_sequences = sums.num_sequences,
@@ -27,33 +26,17 @@ DeviceProgram DeviceLatentAttention::program(int multiprocessors, DeviceScratch&
   }
   sums.max_tiles = (most_rows + kScaledRows - 1) / kScaledRows;
   sums.sums_width = (sums.value_rank + 31) / 32 * 32;
-  const int blocks = sums.num_sequences * ((sums.sums_width + kRanksPerBlock - 1) / kRanksPerBlock);
-  DevicePartials& parts = sums.partials;
-  parts.num_parts = attention_parts(multiprocessors, blocks, most_rows);
-  parts.max = scratch.take<float>(rows * parts.num_parts);
-  parts.sum = scratch.take<float>(rows * parts.num_parts);
-  parts.output = scratch.take<float>(rows * parts.num_parts * sums.sums_width);
-  sums.weights = scratch.take<std::uint16_t>(rows * sums.max_tiles * kScaledRows);
-  sums.tile_max = scratch.take<float>(rows * sums.max_tiles);
-  sums.tile_sum = scratch.take<float>(rows * sums.max_tiles);
-  const CombinePartials combined{.sources = {parts},
-                                 .num_sources = 1,
-                                 .num_sequences = sums.num_sequences,
-                                 .num_heads = sums.num_heads,
-                                 .width = sums.sums_width,
-                                 .output_float = scratch.take<float>(rows * sums.sums_width),
-                                 .log_sum = scratch.take<float>(rows)};
+  take_sums(multiprocessors, 1, most_rows, true, scratch, sums);
+  DeviceProgram program{sums};
   ProjectValues projected = values;
-  projected.sums = combined.output_float;
-  projected.sums_width = sums.sums_width;
   projected.num_sequences = sums.num_sequences;
   projected.num_heads = sums.num_heads;
   projected.num_kv_heads = sums.num_kv_heads;
   projected.head_dim = sums.head_dim;
-  projected.output = scratch.take<float>(rows * sums.head_dim);
-  all.sources[1] = {combined.log_sum, nullptr, projected.output, 1};
+  all.sources[1] = add_values(sums.partials, sums.sums_width, projected, scratch, program);
   all.num_sources = 2;
-  return {sums, combined, projected, all};
+  program.emplace_back(all);
+  return program;
 }
 
 DeviceLatentAttention DeviceLatentAttention::part(int first, int count) const {
