@@ -32,7 +32,6 @@ class ConvertedCheckpoint:
     """
 
     stored: str  # what its cache holds, for messages
-    devices: tuple[str, ...] = ("cpu",)
     stores: list[list[int]]
     exact_tiles = 1  # last tiles of a sequence that a query reads exactly, its own included
 
@@ -60,7 +59,7 @@ class ConvertedCheckpoint:
 
     @staticmethod
     def why_not_on_gpus(plan: dict) -> str | None:
-        """What a GPU does not run of a kind whose devices have it, with the way out; None: nothing."""
+        """What a GPU does not run, with the way out; None: nothing."""
 
     @staticmethod
     def stored_tokens(plan: dict, number_bytes: int) -> StoredTokens:

@@ -45,7 +45,6 @@ class CodedCheckpoint(ConvertedCheckpoint):
     """
 
     stored = "codes"
-    devices = ("cpu", "cuda")
 
     @staticmethod
     def takes(plan: dict) -> bool:

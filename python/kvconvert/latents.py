@@ -66,7 +66,6 @@ class LatentCheckpoint(ConvertedCheckpoint):
     """Layers are latent, or some of them plain."""
 
     stored = "latents"
-    devices = ("cpu", "cuda")
 
     @staticmethod
     def takes(plan: dict) -> bool:

@@ -71,17 +71,12 @@ void store_device(std::int64_t handle, const Tensor& image, const Tensor& cos, c
   if (count == 0) {
     return;
   }
-  const auto program = [&](kvc::DeviceScratch& scratch) {
+  kvc::queue_whole(pages, [&](kvc::DeviceScratch& scratch) {
     return codes->store(
         memory, kvc::device_numbers<std::int64_t>(slots, ScalarType::Long, 1, "slots"),
         kvc::device_numbers<std::int64_t>(positions, ScalarType::Long, 1, "positions"),
         kvc::narrow(count, "tokens"), of_keys, of_values, scratch);
-  };
-  kvc::DeviceScratch needed(nullptr);
-  program(needed);
-  const Tensor bytes = kvc::scratch_of(pages, needed.bytes());
-  kvc::DeviceScratch scratch(bytes.data_ptr());
-  kvc::queue_program(program(scratch), pages);
+  });
 }
 
 void read_device(std::int64_t handle, std::int64_t layer, const Tensor& image, const Tensor& cos,

@@ -7,13 +7,15 @@
 
 #include "runtime/kernels/cuda/attention_codes.h"
 #include "runtime/kernels/cuda/attention_combine.h"
+#include "runtime/kernels/cuda/attention_dense.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/kernels/cuda/paged_tokens.h"
 
 namespace kvc {
 
-using DeviceLaunch = std::variant<AttendOpen, CodedAttention, CombinePartials, EncodeTokens,
-                                  PlacePages, ProjectValues, RankAttention, ReadTokens, StoreCodes>;
+using DeviceLaunch =
+    std::variant<AttendOpen, CodedAttention, CombinePartials, DenseAttention, EncodeTokens,
+                 PlacePages, ProjectValues, RankAttention, ReadTokens, StoreCodes>;
 using DeviceProgram = std::vector<DeviceLaunch>;
 
 // Memory that launches of one op share, from a start that is aligned to 256 bytes; a null start counts bytes alone.

@@ -24,6 +24,16 @@ inline Tensor scratch_of(const Tensor& of_device, std::int64_t bytes) {
   return torch::stable::new_empty(of_device, {std::max<std::int64_t>(1, bytes)}, ScalarType::Byte);
 }
 
+// Queues program(scratch).
+template <class Program>
+void queue_whole(const Tensor& of_device, const Program& program) {
+  DeviceScratch counted(nullptr);
+  program(counted);
+  const Tensor bytes = scratch_of(of_device, counted.bytes());
+  DeviceScratch scratch(bytes.data_ptr());
+  queue_program(program(scratch), of_device);
+}
+
 // Queues program(first, count, scratch) for all of `total` queries. Where the longest sequence is much longer than the others,
 // scratch memory for all at once would be long, too: as many go together as need no more than most_scratch bytes, or one.
 template <class Program>

@@ -30,27 +30,36 @@ def channels(sources, heads, head_dim):
 class Case:
     """Sequences of `lens` tokens in pages that are in no order; each has its last token for a query."""
 
+    device = torch.device("cpu")
+    layer_rows = LayerRows
+
     def __init__(self, lens, heads=2, repeats=3, head_dim=16, page_tokens=32, dtype=torch.float32, padding=0):
         self.lens, self.heads, self.head_dim, self.dtype, self.page_tokens = lens, heads, head_dim, dtype, page_tokens
         each = -(-max(lens) // page_tokens)
         order = torch.randperm(len(lens) * each + 3)
-        self.table = order[:len(lens) * each].view(len(lens), each).int()
+        self.table = order[:len(lens) * each].view(len(lens), each).int().to(self.device)
         numbers = LAYERS * 2 * page_tokens * heads * head_dim
-        memory = torch.full((len(order), numbers + padding), float("nan"), dtype=dtype)
+        memory = torch.full((len(order), numbers + padding), float("nan"), dtype=dtype, device=self.device)
         self.pages = memory[:, :numbers].unflatten(1, (LAYERS, 2, page_tokens, heads, head_dim))
-        self.rows = torch.randn(len(lens), LAYERS, 2, max(lens), heads, head_dim).to(dtype)
-        self.query = torch.randn(len(lens), heads * repeats, head_dim).to(dtype)
+        self.rows = torch.randn(len(lens), LAYERS, 2, max(lens), heads, head_dim).to(self.device, dtype)
+        self.query = torch.randn(len(lens), heads * repeats, head_dim).to(self.device, dtype)
         for sequence, length in enumerate(lens):
-            tokens = torch.arange(length)
+            tokens = torch.arange(length, device=self.device)
             slots = self.table[sequence].long()[tokens // page_tokens] * page_tokens + tokens % page_tokens
             for place in range(LAYERS):
                 store_rows(self.pages, place, slots, *self.rows[sequence, place, :, :length])
 
+    def reads(self, number_of_sources, **rule):
+        """What a layer reads: rows as they are, or sums of one or two sources, other ones for keys than for values."""
+        keys, values = ([0], [0]) if number_of_sources == 0 else (list(range(number_of_sources)), list(range(1, 1 + number_of_sources)))
+        fusions = tuple(channels(places, self.heads, self.head_dim).on(self.device) for places in (keys, values)) if number_of_sources else None
+        return self.layer_rows(keys, values, fusions, **{"scale": SCALE, **rule})
+
     def attend(self, reads, sequences=None):
         chosen = list(range(len(self.lens)) if sequences is None else sequences)
         out = torch.empty_like(self.query[chosen])
-        lens = torch.tensor([self.lens[i] for i in chosen], dtype=torch.int32)
-        reads.attend(out, self.query[chosen], self.pages, self.table[chosen], lens)
+        lens = torch.tensor([self.lens[i] for i in chosen], dtype=torch.int32, device=self.device)
+        reads.attend(out, self.query[chosen], self.pages, self.table[chosen], lens, int(lens.max()))
         return out
 
     def fused(self, reads, sequence):
@@ -79,27 +88,21 @@ class RowPagesTest(unittest.TestCase):
     def setUp(self):
         torch.manual_seed(7)
 
-    def reads(self, case, number_of_sources, **rule):
-        """What a layer reads: rows as they are, or sums of one or two sources, other ones for keys than for values."""
-        keys, values = ([0], [0]) if number_of_sources == 0 else (list(range(number_of_sources)), list(range(1, 1 + number_of_sources)))
-        fusions = tuple(channels(places, case.heads, case.head_dim) for places in (keys, values)) if number_of_sources else None
-        return LayerRows(keys, values, fusions, **{"scale": SCALE, **rule})
-
     def test_equals_torch(self):
         for dtype in TOLERANCE:
             for case in (Case([1, 33, 1500], dtype=dtype), Case([70, 5], repeats=1, head_dim=64, page_tokens=128, dtype=dtype),
                          Case([64, 32], heads=1, repeats=5, head_dim=8, dtype=dtype, padding=8)):
                 for sources in range(3):
                     for rule in ({}, {"window": 20, "softcap": 2.0}):
-                        reads = self.reads(case, sources, **rule)
-                        self.assertTrue(reads.is_read_in_place)
+                        reads = case.reads(sources, **rule)
+                        self.assertTrue(reads.reads_in_place(case.query, case.pages))
                         torch.testing.assert_close(case.attend(reads).double(), case.expected(reads), atol=TOLERANCE[dtype],
                                                    rtol=TOLERANCE[dtype])
 
     def test_sequences_and_threads_change_nothing(self):
         case = Case([2100, 7, 300, 1100])
         for sources in range(3):
-            reads, threads = self.reads(case, sources), torch.get_num_threads()
+            reads, threads = case.reads(sources), torch.get_num_threads()
             whole = case.attend(reads)
             for sequence in range(4):
                 self.assertTrue(torch.equal(case.attend(reads, [sequence])[0], whole[sequence]))
@@ -110,7 +113,7 @@ class RowPagesTest(unittest.TestCase):
     def test_rows_are_read_back(self):
         case = Case([100, 31])
         for sources in range(3):
-            reads = self.reads(case, sources)
+            reads = case.reads(sources)
             for sequence, first, last in ((0, 0, 100), (0, 40, 97), (1, 0, 31)):
                 found = reads.read(case.pages, case.table[sequence], first, last)
                 for own, expected in zip(found, case.fused(reads, sequence)):
@@ -124,12 +127,12 @@ class RowPagesTest(unittest.TestCase):
         three = channels([0, 1, 2], 2, 16)
         for places, fusions in (([0], (pairs, one)), ([0], (one, mapped)), ([0, 1, 2], (three, three)), ([0, 1], (channels([0, 1], 2, 16), one))):
             reads = LayerRows(places, places[:len(fusions[1].sources)], fusions, SCALE)
-            self.assertFalse(reads.is_read_in_place)
+            self.assertFalse(reads.reads_in_place(case.query, case.pages))
             self.assertEqual(reads.read(case.pages, case.table[0], 0, 5)[0].shape, (5, 2, 16))
 
     def test_tensors_that_do_not_fit_are_refused(self):
         case = Case([40])
-        reads = self.reads(case, 2)
+        reads = case.reads(2)
         keys, values = ([case.pages[:, place, part] for place in (0, 1)] for part in (0, 1))
         factors = [list(fusion.weight) for fusion in reads.fusions]
         table, lens = case.table, torch.tensor([40], dtype=torch.int32)

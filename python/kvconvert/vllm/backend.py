@@ -44,12 +44,12 @@ class CodedImpl(PagedImpl):
         key.new_empty(MOST_SCRATCH, dtype=torch.uint8)
         store = layer.store
         store.open_rows(layer.index, store.open_tiles.most, key.dtype)
-        count, exact_step = min(query.shape[0], self.max_tokens), len(store.codes.layers) > 1
+        (count, seen), exact_step = self._longest_prompt(query), len(store.codes.layers) > 1
         past = self.max_tokens - count
         tiles = store.codes.exact_tiles
         last = exact_start(past if exact_step else self.max_tokens - 1, tiles)
         coded, exact = (tuple(key.new_empty(tokens, *key.shape[1:]) for _ in range(2))
-                        for tokens in (last - min(last, self._first_seen(past)), self.max_tokens - exact_start(past, tiles)))
+                        for tokens in (last - min(last, seen), self.max_tokens - exact_start(past, tiles)))
         attend_prompt(query[:count], self.max_tokens, coded, exact, self.scale, self.logits_soft_cap, self.window, exact_step,
                       tiles)
 

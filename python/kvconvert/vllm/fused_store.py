@@ -9,8 +9,8 @@ from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_pa
 from kvconvert.codes import TILE
 from kvconvert.factors import ConversionError
 from kvconvert.fused import FusedCheckpoint, Fusion
-from kvconvert.row_pages import LayerRows
-from kvconvert.vllm.attention import LayerParts, PagedStore, softcap_of
+from kvconvert.row_pages import LayerRows, rows_class
+from kvconvert.vllm.attention import LayerParts, PagedStore, device_of, softcap_of
 from kvconvert.vllm.fused_backend import FusedBackend
 from kvconvert.vllm.query_projection import keep_queries, pad_outputs
 
@@ -20,8 +20,10 @@ class FusedStore(PagedStore):
 
     backend = FusedBackend
 
-    def __init__(self, checkpoint: FusedCheckpoint, parts: list[LayerParts]) -> None:
-        first = parts[0].attention
+    def __init__(self, checkpoint: FusedCheckpoint, parts: list[LayerParts], device: torch.device) -> None:
+        first, self._device = parts[0].attention, device
+        self._of_layer = rows_class(device)
+        self.stub_bytes = self._of_layer.alignment  # stores lie one behind the other
         self._parts = {part.layer: part for part in parts if part.layer in checkpoint.layers}  # fused
         sources = [part.layer for part in parts if part.layer not in self._parts]
         self.dtype, self._row = first.kv_cache_torch_dtype, (first.num_kv_heads, first.head_size)
@@ -37,7 +39,7 @@ class FusedStore(PagedStore):
     def _reads(self, checkpoint: FusedCheckpoint, part: LayerParts) -> LayerRows:
         rule = {"scale": float(part.attention.impl.scale), "softcap": softcap_of(part.attention), "window": part.window}
         if part.layer in self.places:
-            return LayerRows([self.places[part.layer]], [self.places[part.layer]], None, **rule)
+            return self._of_layer([self.places[part.layer]], [self.places[part.layer]], None, **rule)
         num_turned = 0 if part.rope is None else part.rope[0].shape[-1]
         key, value = (checkpoint.fusion(part.layer, name, num_turned) for name in ("key", "value"))
         if part.interleaved and key.channels is not None:
@@ -45,10 +47,10 @@ class FusedStore(PagedStore):
                 f"{checkpoint.path}: factors of pairs of channels, of keys whose pairs are neighbours; convert without --pair complex"
             )
         places = [[self.places[source] for source in fusion.sources] for fusion in (key, value)]
-        return LayerRows(*places, (self._of_rank(key), self._of_rank(value)), **rule)
+        return self._of_layer(*places, (self._of_rank(key), self._of_rank(value)), **rule)
 
     def _of_rank(self, fusion: Fusion) -> Fusion:
-        ranks = get_tensor_model_parallel_world_size()
+        fusion, ranks = fusion.on(self._device), get_tensor_model_parallel_world_size()
         if ranks == 1:
             return fusion
         count, total = self._row[0], fusion.weight.shape[-2]
@@ -63,6 +65,6 @@ class FusedStore(PagedStore):
             pad_outputs(projection, queries + 2 * attention.num_kv_heads * attention.head_size)
 
 
-def fused_store(checkpoint: FusedCheckpoint, parts: list[LayerParts], *_: Any) -> FusedStore:
+def fused_store(checkpoint: FusedCheckpoint, parts: list[LayerParts], vllm_config: Any, *_: Any) -> FusedStore:
     """The store of the fused layers and of those that they read."""
-    return FusedStore(checkpoint, parts)
+    return FusedStore(checkpoint, parts, device_of(vllm_config))

@@ -37,9 +37,9 @@ class LatentImpl(PagedImpl):
     def _reserve(self, layer: Any, query: torch.Tensor, key: torch.Tensor) -> None:
         """Scratch memory of attention, and what the longest prompt needs."""
         key.new_empty(MOST_SCRATCH, dtype=torch.uint8)
-        store, count = layer.store, min(len(query), self.max_tokens)
+        store, (count, seen) = layer.store, self._longest_prompt(query)
         past = self.max_tokens - count
-        first = min(past, self._first_seen(past))
+        first = min(past, seen)
         latents = key.new_empty(past - first, store.group.rank)
         old = store.layer_pages[layer.index].rebuilt(latents, first, query.dtype)
         exact = key.new_empty(count, *key.shape[1:])

@@ -70,6 +70,12 @@ class PagedImpl(AttentionImpl):
         """Attends for a step's tokens, and stores them."""
         raise NotImplementedError
 
+    def _longest_prompt(self, query: torch.Tensor) -> tuple[int, int]:
+        """Of the longest sequence, where a step's tokens end it: how many of them it has, and the first token of the first tile
+        that they see."""
+        count = min(len(query), self.max_tokens)
+        return count, self._first_seen(self.max_tokens - count)
+
     def _first_seen(self, past: int) -> int:
         """The first tile's first token that queries behind `past` tokens see."""
         return tile_start(max(past - self.window + 1, 0)) if self.window else 0

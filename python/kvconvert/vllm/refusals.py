@@ -58,15 +58,11 @@ def _refuse_device(vllm_config: Any) -> None:
     device, dtype = vllm_config.device_config.device_type, vllm_config.model_config.dtype
     if device not in ("cpu", "cuda"):
         raise ValueError(f"kvconvert: codes run on the CPU and on CUDA GPUs, not on {device}; serve the original checkpoint")
+    if device == "cpu":
+        return
     kind = kind_of(_plan(vllm_config))
-    if device not in kind.devices:
-        raise ValueError(
-            f"kvconvert: {kind.stored} run on the CPU, and this is a CUDA GPU; convert with `kvconvert --for vllm --method coded`, "
-            "or serve on the CPU"
-        )
-    if device == "cuda":
-        _refuse(kind.why_not_on_gpus(_plan(vllm_config)))
-    if device == "cuda" and dtype not in DTYPES:
+    _refuse(kind.why_not_on_gpus(_plan(vllm_config)))
+    if dtype not in DTYPES:
         raise ValueError(
             f"kvconvert: on a GPU {kind.stored} serve bfloat16 and float16, and --dtype is {str(dtype).removeprefix('torch.')}; "
             "pass --dtype bfloat16, or serve on the CPU"

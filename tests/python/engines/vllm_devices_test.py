@@ -12,8 +12,11 @@ import torch
 import vllm_serving_test as serving
 from vllm_cases import converted
 
+from kvconvert.fused import Fusion
+from kvconvert.row_pages import LayerRows
 from kvconvert.tiled_attention import attend_prompt
 from kvconvert.vllm.backend import CodedImpl
+from kvconvert.vllm.fused_backend import FusedImpl
 from kvconvert.vllm.latent_backend import LatentImpl
 from kvconvert.vllm.open_tiles import OpenTiles
 
@@ -68,6 +71,19 @@ class Devices(unittest.TestCase):
                 self.assertLessEqual(0.99 * host["capacity"], device["capacity"])
                 self.assertLessEqual(device["capacity"], host["capacity"])
 
+    def test_fused_layers(self):
+        """Factors of channels, read in place, with pieces of prompts; factors of pairs; and keys and values of single layers."""
+        pieces = {"max_num_batched_tokens": 48, "block_size": 32, "max_num_seqs": 2}
+        for method, settings in ((("fusedkv",), pieces), (("fusedkv", "--pair", "complex"), {}), (("cla",), {})):
+            with self.subTest(method=method):
+                checkpoint = converted("--method", *method, "--force")
+                expected, host = generated(checkpoint, False, **settings)
+                own, device = generated(checkpoint, True, **settings)
+                self.check(own, expected)
+                # A layer without pages of its own takes 16 bytes a tile instead of 4.
+                self.assertLessEqual(0.99 * host["capacity"], device["capacity"])
+                self.assertLessEqual(device["capacity"], host["capacity"])
+
 
 class Reserved(unittest.TestCase):
     """What a run that measures memory takes beside the cache."""
@@ -107,6 +123,19 @@ class Reserved(unittest.TestCase):
             self.assertEqual((latents.shape, first, dtype), ((700 - begin, 40), begin, torch.bfloat16))
             query, length, coded, exact, *_ = attended.call_args.args
             self.assertEqual((len(query), length, len(coded[0]), len(exact[1])), (300, 1000, 700 - begin, 300))
+
+    def test_rows_of_the_longest_prompt(self):
+        for window, begin in ((0, 0), (128, 544)):
+            impl = FusedImpl(6, 32, 0.25, 2)
+            impl.max_tokens, impl.window = 1000, window
+            factors = Fusion([1, 3], torch.ones(2, 2, 32), None, None)
+            reads = LayerRows([1, 3], [1, 3], (factors, factors), 0.25)
+            rows = torch.zeros(300, 6, 32, dtype=torch.bfloat16)
+            with mock.patch("kvconvert.vllm.fused_backend.attend_prompt", wraps=attend_prompt) as attended:
+                impl._reserve(types.SimpleNamespace(index=1, store=types.SimpleNamespace(reads=[None, reads])), rows, rows[:, :2])
+            query, length, stored, exact, *_ = attended.call_args.args
+            self.assertEqual((len(query), length, len(stored[0]), len(exact[0]), len(exact[1])), (300, 1000, 0, *[1000 - begin] * 2))
+            self.assertEqual(exact[0].dtype, torch.bfloat16)
 
 
 if __name__ == "__main__":

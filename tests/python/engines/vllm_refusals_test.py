@@ -189,9 +189,11 @@ class Refusals(unittest.TestCase):
         self.refused("layer 8 read other heads", "--head-map search", model=mapped, tensor_parallel_size=2)
         self.refused("no projections of keys and values", "LoRA", model=self.fused("fused-adapted", edited()), enable_lora=True)
         self.refused("matrices, which combine keys before RoPE", "--fusion vectors", model=self.fused("fused-full", edited(form="full")))
-        config = EngineArgs(model=str(self.fused("fused-device", edited()))).create_engine_config()
+        config = EngineArgs(model=str(self.fused("fused-device", edited())), dtype="bfloat16").create_engine_config()
         config.device_config.device_type = "cuda"
-        with self.assertRaisesRegex(ValueError, "fused layers run on the CPU, and this is a CUDA GPU"):
+        refuse_unsupported(config)
+        config.model_config.dtype = torch.float32
+        with self.assertRaisesRegex(ValueError, "on a GPU fused layers serve bfloat16 and float16, and --dtype is float32"):
             refuse_unsupported(config)
 
     def test_families_of_transformers_classes(self) -> None:
