@@ -59,7 +59,7 @@ class GpuRows {
   // The same, [count, heads, head_dim].
   at::Tensor read_heads(std::size_t sequence, std::int64_t first, std::int64_t count,
                         std::int64_t head_dim) const {
-    return read(sequence, first, count).view({count, -1, head_dim});
+    return read(sequence, first, count).view({count, width_ / head_dim, head_dim});
   }
 
   std::int64_t capacity(std::size_t sequence) const;  // rows of its pages

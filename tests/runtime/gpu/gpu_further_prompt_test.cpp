@@ -102,6 +102,18 @@ TEST(GpuFurtherPrompt, IsReadBehindCodes) {
   }
 }
 
+TEST(GpuFurtherPrompt, IsReadBehindCodesWithoutSinks) {
+  const SyntheticCheckpoint model = model_of("llama");
+  KvPlan plan = testing::coded_plan(
+      model, {.scope = CodedScope::kHead, .coefficients = {0, 0, 0, 0, 25, 1, 2, 1, 1}});
+  plan.compression.sink_tokens = 0;
+  GpuCase test_case = further(model, plan);
+  test_case.prompt = 70;
+  test_case.longest = 75;
+  test_case.turn = 40;
+  expect_gpu_steps(test_case);
+}
+
 TEST(GpuFurtherPrompt, IsReadBehindIntegers) {
   for (const KvDtype kv_dtype : {KvDtype::kInt8, KvDtype::kInt4}) {
     GpuCase test_case = further(model_of("mistral", 2, 150));
