@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "model/bfloat16_attention.h"
 #include "model/decoder.h"
+#include "model/flash_attention.h"
 #include "model/fused_ops.h"
 
 namespace kvc {
@@ -17,15 +18,11 @@ at::Tensor attention_type(const at::Tensor& x) {
   return x.is_cpu() && x.element_size() == 2 ? x.to(at::kFloat) : x;
 }
 
-double scale_of(const at::Tensor& query, const AttentionRule& rule) {
-  return rule.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
-}
-
 // Softmax over capped scores, composed of operators. query [batch_size, num_heads, num_queries,
 // head_dim], key and value likewise with num_kv_heads; mask [num_queries, num_keys] bool.
 at::Tensor capped_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                             const at::Tensor& mask, const AttentionRule& rule) {
-  const double scale = scale_of(query, rule);
+  const double scale = attention_scale(query, rule);
   const std::int64_t num_kv_heads = key.size(1), num_queries = query.size(2);
   const at::Tensor queries = query.unflatten(1, {num_kv_heads, -1}).flatten(2, 3);
   const at::Tensor scores = at::matmul(queries * scale, key.transpose(-2, -1)).to(at::kFloat);
@@ -36,19 +33,10 @@ at::Tensor capped_attention(const at::Tensor& query, const at::Tensor& key, cons
   return at::matmul(weights, value).unflatten(2, {-1, num_queries}).flatten(1, 2);
 }
 
-// The CPU's fast kernel wants keys and values of one width; zeros change neither scores nor sums.
-at::Tensor padded_to(const at::Tensor& x, std::int64_t width) {
-  return x.size(-1) == width ? x : at::constant_pad_nd(x, {0, width - x.size(-1)});
-}
-
-std::int64_t common_width(const at::Tensor& key, const at::Tensor& value) {
-  return std::max(key.size(-1), value.size(-1));
-}
-
 at::Tensor fast_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                           const std::optional<at::Tensor>& mask, const AttentionRule& rule) {
   const std::int64_t width = common_width(key, value);
-  const double scale = scale_of(query, rule);
+  const double scale = attention_scale(query, rule);
   return at::scaled_dot_product_attention(padded_to(query, width), padded_to(key, width),
                                           padded_to(value, width), mask, /*dropout_p=*/0.0,
                                           /*is_causal=*/!mask.has_value(), scale,
@@ -89,34 +77,6 @@ at::Tensor blocked_attention(const at::Tensor& query, const at::Tensor& key,
   return at::cat(blocks, 1);
 }
 
-// Whether a GPU's flash attention has these operands: it sees causality from the end, windows and grouped queries without a mask.
-// Under one, with deterministic operators, LibTorch makes all scores in float32.
-bool has_flash(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-               const AttentionRule& rule) {
-  constexpr std::int64_t kMostWidth = 256, kMultiple = 8;
-  const std::int64_t width = common_width(key, value);
-  return query.is_cuda() && query.element_size() == 2 && rule.softcap == 0 && width <= kMostWidth &&
-         width % kMultiple == 0 && !wants_gradient(query) && !wants_gradient(key) &&
-         !wants_gradient(value);
-}
-
-// query [batch_size, num_queries, num_heads, head_dim], of the last tokens. The same shape.
-at::Tensor flash_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                           const AttentionRule& rule) {
-  const std::int64_t width = common_width(key, value);
-  const double scale = scale_of(query, rule);
-  std::optional<std::int64_t> before;
-  if (rule.window && key.size(1) > *rule.window) {
-    before = *rule.window - 1;
-  }
-  return std::get<0>(at::_flash_attention_forward(
-                         padded_to(query, width), padded_to(key, width), padded_to(value, width),
-                         /*cum_seq_q=*/{}, /*cum_seq_k=*/{}, query.size(1), key.size(1),
-                         /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false, scale,
-                         before, /*window_size_right=*/0))
-      .narrow(-1, 0, value.size(-1));
-}
-
 // Sequences of equal length. query [batch_size, num_queries, num_heads, head_dim], of the last tokens,
 // key and value [batch_size, seq_len, num_kv_heads, head_dim]. The same shape as the query.
 at::Tensor batched_causal_attention(const at::Tensor& query, const at::Tensor& key,
@@ -128,8 +88,8 @@ at::Tensor batched_causal_attention(const at::Tensor& query, const at::Tensor& k
     }
     return outputs.size() == 1 ? outputs.front().unsqueeze(0) : at::stack(outputs);
   }
-  if (has_flash(query, key, value, rule)) {
-    return flash_attention(query, key, value, rule);
+  if (has_flash_attention(query, key, value, rule)) {
+    return flash_attention(query, key, value, rule, /*is_causal=*/true).output;
   }
   const bool slides = rule.window && key.size(1) > *rule.window;
   const bool square = query.size(1) == key.size(1);
