@@ -46,7 +46,8 @@ KVC_HOST_DEVICE int tokens_of_block(const StoreCodes& params) {
   return params.tables != nullptr ? kPagedTokens : params.count > kFewTokens ? 8 : 1;
 }
 
-struct StoreCodesKernel : Kernel<StoreCodes, 256> {
+// Four blocks at once leave registers for a word of codes without spilling.
+struct StoreCodesKernel : Kernel<StoreCodes, 256, 4> {
   static constexpr const char* kName = "store_codes";
   // Which token of the batch, or -1, and its gain, for the tile's 32.
   static constexpr int kSharedBytes = 8 * kPagedTokens;
