@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 
 from kvconvert._ops import ops
-from kvconvert.factors import ConversionError
 from kvconvert.row_pages import LayerRows
 
 _CHANNELS = (32, 64, 128)  # of a head; of one source also 256
@@ -55,11 +54,11 @@ class DeviceLayerRows(LayerRows):
                max_tokens: int) -> None:
         """block_table, lens: not changed before the next call with others."""
         if pages.dtype != query.dtype:
-            raise ConversionError(f"fused layers on {query.device}: the cache is {str(pages.dtype).removeprefix('torch.')} and the "
-                                  f"model {str(query.dtype).removeprefix('torch.')}, expected one dtype; remove --kv-cache-dtype")
+            raise ValueError(f"pages: {pages.dtype}, expected {query.dtype}, as the query")
         if pages.data_ptr() % self.alignment or pages.stride(0) * pages.itemsize % self.alignment:
             raise ValueError(f"pages: expected an address and a stride of multiples of {self.alignment} bytes")
         tokens, heads = pages.shape[3:5]
+        max_tokens = min(max_tokens, block_table.shape[1] * tokens)
         addresses, first = _latest.find(pages, block_table, lens, -(-max_tokens // tokens), self.window)
         parts = self._parts(query.device)
         places = torch.add(addresses, parts[:, None, None], alpha=pages.stride(2) * pages.itemsize)

@@ -28,7 +28,9 @@ def rows_class(device: torch.device) -> type["LayerRows"]:
 
 
 def store_rows(pages: torch.Tensor, place: int, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-    """Writes rows [T, num_kv_heads, head_dim] of the layer `place` at slots int64 [T]: page * page_tokens + row in the page."""
+    """Writes rows [T, num_kv_heads, head_dim] of the layer `place` at slots int64 [T]: page * page_tokens + row in the page; those
+    below 0 to the first page, which engines give to no sequence."""
+    slots = slots.clamp(min=0)
     page, row = slots // pages.shape[3], slots % pages.shape[3]
     for part, rows in enumerate((key, value)):
         pages[page, place, part, row] = rows.to(pages.dtype)

@@ -126,7 +126,7 @@ class DeviceRows(unittest.TestCase):
         case = DeviceCase([40])
         reads, good = case.reads(2), case.pages
         case.pages = good.half()
-        with self.assertRaisesRegex(ConversionError, "the cache is float16 and the model bfloat16, expected one dtype"):
+        with self.assertRaisesRegex(ValueError, "pages: torch.float16, expected torch.bfloat16"):
             case.attend(reads)
         case = DeviceCase([40], padding=4)
         with self.assertRaisesRegex(ValueError, "multiples of 16 bytes"):

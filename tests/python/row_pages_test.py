@@ -119,6 +119,13 @@ class RowPagesTest(unittest.TestCase):
                 for own, expected in zip(found, case.fused(reads, sequence)):
                     torch.testing.assert_close(own.double(), expected[first:last], atol=1e-5, rtol=1e-5)
 
+    def test_slots_below_zero_are_of_the_first_page(self):
+        case = Case([40])
+        before, rows = case.pages.clone(), torch.ones(2, 2, 16)
+        store_rows(case.pages, 1, torch.tensor([-1, -5]), rows, rows)
+        before[0, 1, :, 0] = 1
+        self.assertTrue(torch.equal(case.pages.nan_to_num(9), before.nan_to_num(9)))
+
     def test_what_is_not_read_in_place(self):
         case = Case([5])
         one, heads = channels([0], 2, 16), torch.tensor([[1, 0]])

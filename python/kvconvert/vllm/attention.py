@@ -24,6 +24,18 @@ def device_of(vllm_config: Any) -> torch.device:
     return torch.empty(0, device=vllm_config.device_config.device).device
 
 
+def cache_dtype(attention: Attention, stored: str, device: torch.device) -> torch.dtype:
+    """The cache's, of numbers. Raises ValueError where a device's kernels want the model's. stored: what the cache holds."""
+    model, cache = attention.dtype, attention.kv_cache_torch_dtype
+    if device.type != "cpu" and cache != model:
+        names = [str(dtype).removeprefix("torch.") for dtype in (cache, model)]
+        raise ValueError(
+            f"kvconvert: on a GPU {stored} have the model's dtype; --kv-cache-dtype is {names[0]} and --dtype {names[1]}; "
+            "remove --kv-cache-dtype"
+        )
+    return cache
+
+
 @dataclass(frozen=True)
 class LayerParts:
     """A layer's attention as vLLM has built it."""

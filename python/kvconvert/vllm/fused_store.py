@@ -10,7 +10,7 @@ from kvconvert.codes import TILE
 from kvconvert.factors import ConversionError
 from kvconvert.fused import FusedCheckpoint, Fusion
 from kvconvert.row_pages import LayerRows, rows_class
-from kvconvert.vllm.attention import LayerParts, PagedStore, device_of, softcap_of
+from kvconvert.vllm.attention import LayerParts, PagedStore, cache_dtype, device_of, softcap_of
 from kvconvert.vllm.fused_backend import FusedBackend
 from kvconvert.vllm.query_projection import keep_queries, pad_outputs
 
@@ -26,7 +26,7 @@ class FusedStore(PagedStore):
         self.stub_bytes = self._of_layer.alignment  # stores lie one behind the other
         self._parts = {part.layer: part for part in parts if part.layer in checkpoint.layers}  # fused
         sources = [part.layer for part in parts if part.layer not in self._parts]
-        self.dtype, self._row = first.kv_cache_torch_dtype, (first.num_kv_heads, first.head_size)
+        self.dtype, self._row = cache_dtype(first, checkpoint.stored, device), (first.num_kv_heads, first.head_size)
         row_bytes = first.num_kv_heads * first.head_size * self.dtype.itemsize
         super().__init__([part.layer for part in parts], TILE * 2 * len(sources) * row_bytes)
         self.places = {layer: place for place, layer in enumerate(sources)}

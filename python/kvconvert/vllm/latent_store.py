@@ -8,7 +8,7 @@ from torch.nn.functional import linear
 from kvconvert.codes import TILE
 from kvconvert.latent_pages import LayerPages, pages_class
 from kvconvert.latents import HeadNorm, LatentCheckpoint, Latents, LayerForm
-from kvconvert.vllm.attention import LayerParts, PagedStore, device_of, softcap_of
+from kvconvert.vllm.attention import LayerParts, PagedStore, cache_dtype, device_of, softcap_of
 from kvconvert.vllm.latent_backend import LatentBackend
 from kvconvert.vllm.latent_inputs import hold_inputs
 from kvconvert.vllm.query_projection import keep_queries, pad_outputs
@@ -22,7 +22,7 @@ class LatentStore(PagedStore):
     def __init__(self, checkpoint: LatentCheckpoint, parts: list[LayerParts], device: torch.device) -> None:
         layers, attention = [part.layer for part in parts], parts[0].attention
         self._checkpoint, self._parts, self._device = checkpoint, parts, device
-        self.group, self.dtype = checkpoint.group_of(layers[0]), attention.kv_cache_torch_dtype
+        self.group, self.dtype = checkpoint.group_of(layers[0]), cache_dtype(attention, checkpoint.stored, device)
         super().__init__(layers, TILE * self.group.rank * self.dtype.itemsize)
         self._of_layer = pages_class(device)
         self.stub_bytes = self._of_layer.alignment  # stores lie one behind the other

@@ -15,6 +15,7 @@ from vllm_cases import converted
 from kvconvert.fused import Fusion
 from kvconvert.row_pages import LayerRows
 from kvconvert.tiled_attention import attend_prompt
+from kvconvert.vllm.attention import cache_dtype
 from kvconvert.vllm.backend import CodedImpl
 from kvconvert.vllm.fused_backend import FusedImpl
 from kvconvert.vllm.latent_backend import LatentImpl
@@ -83,6 +84,16 @@ class Devices(unittest.TestCase):
                 # A layer without pages of its own takes 16 bytes a tile instead of 4.
                 self.assertLessEqual(0.99 * host["capacity"], device["capacity"])
                 self.assertLessEqual(device["capacity"], host["capacity"])
+
+
+class CacheDtype(unittest.TestCase):
+    def test_is_the_models_on_a_gpu(self):
+        attention = types.SimpleNamespace(dtype=torch.bfloat16, kv_cache_torch_dtype=torch.float16)
+        self.assertEqual(cache_dtype(attention, "latents", torch.device("cpu")), torch.float16)
+        with self.assertRaisesRegex(ValueError, "latents have the model's dtype; --kv-cache-dtype is float16 and --dtype bfloat16; remove"):
+            cache_dtype(attention, "latents", torch.device("cuda", 0))
+        attention.dtype = torch.float16
+        self.assertEqual(cache_dtype(attention, "latents", torch.device("cuda", 0)), torch.float16)
 
 
 class Reserved(unittest.TestCase):
