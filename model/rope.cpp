@@ -112,9 +112,8 @@ const RopeTable::Rows& RopeTable::rows(const at::Tensor& positions, std::int64_t
   }
   if (!holds(recent_[0])) {
     const Angles found = angles(regime, positions);
-    const at::ScalarType type = rope_.interleaved ? at::kFloat : dtype_;
-    recent_[0] = {positions, version, regime, found.cos.unsqueeze(1).to(device, type),
-                  found.sin.unsqueeze(1).to(device, type)};
+    recent_[0] = {positions, version, regime, found.cos.unsqueeze(1).to(device, angle_type()),
+                  found.sin.unsqueeze(1).to(device, angle_type())};
   }
   return recent_[0];
 }
@@ -122,10 +121,19 @@ const RopeTable::Rows& RopeTable::rows(const at::Tensor& positions, std::int64_t
 at::Tensor RopeTable::rotate(const at::Tensor& x, const at::Tensor& positions,
                              std::int64_t length) const {
   const Rows& found = rows(positions, length, x.device());
+  return turned(x, found.cos, found.sin);
+}
+
+at::Tensor RopeTable::rotate(const at::Tensor& x, const RopeRows& rows) const {
+  return turned(x, rows.cos.unsqueeze(1).to(angle_type()), rows.sin.unsqueeze(1).to(angle_type()));
+}
+
+at::Tensor RopeTable::turned(const at::Tensor& x, const at::Tensor& cos,
+                             const at::Tensor& sin) const {
   if (x.dim() == 3 && can_fuse(x) && x.scalar_type() == dtype_ && !rope_.interleaved) {
-    return fused_rotate(x, found.cos, found.sin);
+    return fused_rotate(x, cos, sin);
   }
-  return rotate_leading(x, found.cos, found.sin, rope_.interleaved);
+  return rotate_leading(x, cos, sin, rope_.interleaved);
 }
 
 at::Tensor RopeTable::unrotate(const at::Tensor& x, const at::Tensor& positions) const {
@@ -190,6 +198,11 @@ at::Tensor RopeTables::rotate(int layer, const at::Tensor& x, const at::Tensor& 
                               std::int64_t length) const {
   const int table = table_of_layer_[static_cast<std::size_t>(layer)];
   return table < 0 ? x : tables_[static_cast<std::size_t>(table)].rotate(x, positions, length);
+}
+
+at::Tensor RopeTables::rotate(int layer, const at::Tensor& x, const RopeRows& rows) const {
+  const int table = table_of_layer_[static_cast<std::size_t>(layer)];
+  return table < 0 ? x : tables_[static_cast<std::size_t>(table)].rotate(x, rows);
 }
 
 at::Tensor RopeTables::unrotate(int layer, const at::Tensor& x, const at::Tensor& positions) const {

@@ -33,9 +33,10 @@ class RopeTable {
   // shape and dtype. The text's length is `length` or the largest position + 1, whichever is more.
   at::Tensor rotate(const at::Tensor& x, const at::Tensor& positions,
                     std::int64_t length = 0) const;
-  // The inverse of rotate, always in float32.
-  at::Tensor unrotate(const at::Tensor& x, const at::Tensor& positions) const;
   // The same by the tokens' rows of rows_of_positions(), on the device of x.
+  at::Tensor rotate(const at::Tensor& x, const RopeRows& rows) const;
+  // The inverses, always in float32.
+  at::Tensor unrotate(const at::Tensor& x, const at::Tensor& positions) const;
   at::Tensor unrotate(const at::Tensor& x, const RopeRows& rows) const;
   bool depends_on_length() const { return rope_.depends_on_length(); }
   // Angles of at least `num_positions` positions, if they do not depend on the length of the text.
@@ -46,6 +47,10 @@ class RopeTable {
   void forget() const;
 
  private:
+  // The type of angles that turn numbers: `dtype`, or float32 where pairs are neighbouring channels.
+  at::ScalarType angle_type() const { return rope_.interleaved ? at::kFloat : dtype_; }
+  // cos, sin: [num_tokens, 1, num_pairs] of angle_type().
+  at::Tensor turned(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) const;
   struct Angles {
     at::Tensor cos, sin;  // [num_positions, rotary_dim / 2], float32
   };
@@ -80,6 +85,7 @@ class RopeTables {
   bool depends_on_length(int layer) const;
   at::Tensor rotate(int layer, const at::Tensor& x, const at::Tensor& positions,
                     std::int64_t length = 0) const;
+  at::Tensor rotate(int layer, const at::Tensor& x, const RopeRows& rows) const;
   at::Tensor unrotate(int layer, const at::Tensor& x, const at::Tensor& positions) const;
   at::Tensor unrotate(int layer, const at::Tensor& x, const RopeRows& rows) const;
   RopeRows rows_of_positions(int layer, std::int64_t num_positions) const;

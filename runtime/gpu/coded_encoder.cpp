@@ -41,6 +41,9 @@ DeviceBlock GpuCodedEncoder::add_block(const CodedBlock& spec, const CodedBlockF
   block.encoder_float16 = factors.encoder.scalar_type() == at::kHalf;
   block.encoder = add(factors.encoder.t().to(block.encoder_float16 ? at::kHalf : at::kFloat));
   block.mean = add(factors.mean.to(at::kFloat));
+  if (factors.first_mean.defined()) {
+    block.first = add(factors.first_mean.to(at::kFloat));
+  }
   block.steps = add(factors.steps.to(at::kFloat));
   blocks_.num_coefficients += block.tiles.num_coefficients;
   blocks_.most_coefficients = std::max(blocks_.most_coefficients, block.tiles.num_coefficients);

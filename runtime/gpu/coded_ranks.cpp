@@ -48,6 +48,20 @@ HeadRows rows_of(const std::vector<const CodedBlockFactors*>& blocks, const KvPl
           at::cat(means).view({plan.num_kv_heads, plan.head_dim, 1})};
 }
 
+// What the first token's keys or values have besides, [num_kv_heads, head_dim]; undefined where it is as the others.
+at::Tensor first_row(const std::vector<const CodedBlockFactors*>& blocks, const KvPlan& plan,
+                     int index, CodedParts part) {
+  std::vector<at::Tensor> rows;
+  for (const CodedBlockFactors* block : blocks) {
+    const at::Tensor& own = part == CodedParts::kKeys ? block->first_key : block->first_value;
+    if (!own.defined()) {
+      return {};
+    }
+    rows.push_back(own[index].flatten());
+  }
+  return at::cat(rows).view({plan.num_kv_heads, plan.head_dim});
+}
+
 // A layer's KV heads whose codes meet the query; none where keys are rebuilt.
 std::vector<const CodedKeyRows*> met_heads(const std::vector<const CodedBlockFactors*>& blocks) {
   std::vector<const CodedKeyRows*> heads;
@@ -81,14 +95,19 @@ CodedRanks::CodedRanks(const CodedFactors& factors, const KvPlan& plan, const Co
   const auto on_device = [&](const at::Tensor& numbers, at::ScalarType type) {
     return numbers.to(type).contiguous().to(device);
   };
-  const HeadRows value = rows_of(blocks_of(factors, plan, layers, CodedParts::kValues), plan, index,
-                                 CodedParts::kValues);
+  const std::vector<const CodedBlockFactors*> of_values =
+      blocks_of(factors, plan, layers, CodedParts::kValues);
+  const HeadRows value = rows_of(of_values, plan, index, CodedParts::kValues);
   const at::Tensor value_scale = scales_of(value.projection);
   value_ = on_device(value.projection / value_scale, at::kHalf);
   value_scale_ = on_device(value_scale, at::kFloat);
   value_offset_ = on_device(value.mean, at::kFloat);
   const std::vector<const CodedBlockFactors*> of_keys =
       blocks_of(factors, plan, layers, CodedParts::kKeys);
+  if (codes_first_token(plan)) {
+    first_key_ = on_device(first_row(of_keys, plan, index, CodedParts::kKeys), at::kFloat);
+    first_value_ = on_device(first_row(of_values, plan, index, CodedParts::kValues), at::kFloat);
+  }
   const int layer = layers.first_layer + index;
   if (const std::vector<const CodedKeyRows*> heads = met_heads(of_keys); !heads.empty()) {
     key_rows_ = GpuKeyRows(heads, channel_pairs(config, layer), device);
@@ -100,6 +119,8 @@ CodedRanks::CodedRanks(const CodedFactors& factors, const KvPlan& plan, const Co
   const auto by_pairs = [&](const at::Tensor& rows) {
     return rows.index_select(1, places.clamp_min(0)) * exists;
   };
+  const at::Tensor there = (places >= 0).nonzero().squeeze(1);
+  key_order_ = there.index_select(0, places.index_select(0, there).argsort()).to(device);
   const HeadRows key = rows_of(of_keys, plan, index, CodedParts::kKeys);
   const at::Tensor key_scale = scales_of(key.projection);
   channels_ = pairs.channels.to(device, at::kInt);
@@ -145,8 +166,8 @@ at::Tensor CodedRanks::product(const std::vector<at::Tensor>& levels, const at::
          offset.squeeze(2);
 }
 
-DecodedTokens CodedRanks::decode(const std::vector<at::Tensor>& levels,
-                                 const TurnKeys& turn_back) const {
+DecodedTokens CodedRanks::decode(const std::vector<at::Tensor>& levels, const TurnKeys& turn_back,
+                                 bool begins_text) const {
   std::vector<at::Tensor> of_keys, of_values;
   for (std::size_t block = 0; block < levels.size(); ++block) {
     if (parts_[block] != CodedParts::kValues) {
@@ -156,21 +177,28 @@ DecodedTokens CodedRanks::decode(const std::vector<at::Tensor>& levels,
       of_values.push_back(levels[block]);
     }
   }
-  const at::Tensor values = product(of_values, value_, value_scale_, value_offset_);
-  if (key_rows_.are_met()) {
-    return {key_rows_.decode(of_keys, turn_back), values};
+  const DecodedTokens decoded{keys_of(of_keys, turn_back),
+                              product(of_values, value_, value_scale_, value_offset_)};
+  if (begins_text && first_key_.defined()) {
+    decoded.key[0] += first_key_;
+    decoded.value[0] += first_value_;
   }
-  const at::Tensor places = channels_[0].cpu(),  // every head's
-      there = (places >= 0).nonzero().squeeze(1);
-  const at::Tensor order = there.index_select(0, places.index_select(0, there).argsort());
-  return {product(of_keys, key_, key_scale_, key_offset_).index_select(2, order.to(key_.device())),
-          values};
+  return decoded;
+}
+
+at::Tensor CodedRanks::keys_of(const std::vector<at::Tensor>& levels,
+                               const TurnKeys& turn_back) const {
+  if (key_rows_.are_met()) {
+    return key_rows_.decode(levels, turn_back);
+  }
+  return product(levels, key_, key_scale_, key_offset_).index_select(2, key_order_);
 }
 
 std::int64_t CodedRanks::bytes() const {
   std::int64_t bytes = key_rows_.bytes();
   for (const at::Tensor& tensor :
-       {channels_, angles_, key_, value_, key_scale_, key_offset_, value_scale_, value_offset_}) {
+       {channels_, angles_, key_order_, key_, value_, key_scale_, key_offset_, value_scale_,
+        value_offset_, first_key_, first_value_}) {
     bytes += tensor_bytes(tensor);
   }
   return bytes;

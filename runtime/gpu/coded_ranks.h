@@ -32,11 +32,15 @@ class CodedRanks {
   const GpuKeyRows& key_rows() const { return key_rows_; }
   RebuiltKeys keys() const;
   ProjectValues values() const;
-  // Decodes levels, one block's [n, num_coefficients] after the other, to float32. turn_back: undoes RoPE.
-  DecodedTokens decode(const std::vector<at::Tensor>& levels, const TurnKeys& turn_back) const;
+  // Decodes levels, one block's [n, num_coefficients] after the other, to float32. turn_back: undoes RoPE. begins_text: a
+  // text's first token is the first of them.
+  DecodedTokens decode(const std::vector<at::Tensor>& levels, const TurnKeys& turn_back,
+                       bool begins_text) const;
   std::int64_t bytes() const;
 
  private:
+  // Before RoPE, [n, num_kv_heads, head_dim].
+  at::Tensor keys_of(const std::vector<at::Tensor>& levels, const TurnKeys& turn_back) const;
   // [n, num_kv_heads, rows of a head]
   at::Tensor product(const std::vector<at::Tensor>& levels, const at::Tensor& rows,
                      const at::Tensor& scale, const at::Tensor& offset) const;
@@ -44,10 +48,12 @@ class CodedRanks {
   std::int64_t num_kv_heads_, head_dim_;
   std::vector<CodedParts> parts_;  // of the blocks
   GpuKeyRows key_rows_;
-  at::Tensor channels_, angles_;           // int32, as KeyPairs
-  at::Tensor key_, value_;                 // float16, rows padded as coded_width() says
-  at::Tensor key_scale_, key_offset_;      // float32; offsets are means
+  at::Tensor channels_, angles_;       // int32, as KeyPairs
+  at::Tensor key_order_;               // int64 [head_dim]: where a head's rows have its channels
+  at::Tensor key_, value_;             // float16, rows padded as coded_width() says
+  at::Tensor key_scale_, key_offset_;  // float32; offsets are means
   at::Tensor value_scale_, value_offset_;  // likewise
+  at::Tensor first_key_, first_value_;  // float32 [num_kv_heads, head_dim], where codes_first_token
 };
 
 struct GpuCodedFactors {

@@ -7,13 +7,6 @@
 
 namespace kvc {
 
-DeviceElement device_element(at::ScalarType dtype) {
-  KVC_CHECK(dtype == at::kBFloat16 || dtype == at::kHalf,
-            "the GPU computes in bfloat16 and float16, not in {}; pass --dtype bfloat16",
-            c10::toString(dtype));
-  return dtype == at::kBFloat16 ? DeviceElement::kBFloat16 : DeviceElement::kFloat16;
-}
-
 GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, at::Device device,
                    std::int64_t page_tokens, const std::vector<std::int64_t>& capacities,
                    const GpuPolicy& policy, bool drops_tokens)
@@ -45,7 +38,7 @@ GpuCache::GpuCache(const KvPlan& plan, at::ScalarType dtype, KvDtype kv_dtype, a
     add_layer(source, pages);
   }
   for (const CodedLayers& layers : coded_layers(plan)) {
-    tiles_.emplace_back(plan, layers, pages);
+    tiles_.emplace_back(plan, layers, pages, dtype);
   }
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
     groups_.emplace_back(plan, group, dtype, pages);

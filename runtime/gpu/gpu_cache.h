@@ -179,7 +179,4 @@ std::int64_t coded_layer_bytes(const KvPlan& plan, std::int64_t capacity, KvDtyp
 std::int64_t coded_store_bytes(const KvPlan& plan, const CodedLayers& layers, std::int64_t capacity,
                                std::int64_t page_tokens);
 
-// The kernels' name of the dtype; Error unless bfloat16 or float16.
-DeviceElement device_element(at::ScalarType dtype);
-
 }  // namespace kvc

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/gpu/gpu_held_rows.h"
 #include "runtime/gpu/row_coding.h"
 
 namespace kvc {
@@ -38,7 +39,7 @@ void code_plain_layers(const GpuModel& model, GpuCache& cache, std::size_t seque
 // One sequence's layers that are coded together.
 class TileEncoder {
  public:
-  TileEncoder(const GpuModel& model, const GpuCache& cache, std::size_t store, std::size_t sequence,
+  TileEncoder(const GpuModel& model, GpuCache& cache, std::size_t store, std::size_t sequence,
               StepExecutor& executor)
       : model_(model),
         cache_(cache),
@@ -47,16 +48,27 @@ class TileEncoder {
         sequence_(sequence),
         executor_(executor) {}
 
-  // The oldest exact tokens that are no sinks.
-  void encode(std::int64_t count) const {
-    for (std::int64_t done = 0; done < count && blocks_.num_coefficients > 0;
+  // Codes exact tokens that are no sinks: those from `first` on, the oldest being 0, up to `last`.
+  void encode(std::int64_t first, std::int64_t last) const {
+    for (std::int64_t done = first; done < last && blocks_.num_coefficients > 0;
          done += kCodingTokens) {
-      encode(done, std::min(kCodingTokens, count - done));
+      encode_some(done, std::min(kCodingTokens, last - done));
+    }
+    if (codes_first_token(cache_.plan()) && cache_.num_codes(sequence_) + first == 0 && last > 0) {
+      keep_first();
     }
   }
 
  private:
-  void encode(std::int64_t done, std::int64_t count) const {
+  void keep_first() const {
+    for (int index = 0; index < tiles_.layers.num_layers; ++index) {
+      const HeldRows rows = decoded_rows(model_, cache_, tiles_.layers.first_layer + index,
+                                         sequence_, kDeviceTileTokens, executor_);
+      tiles_.set_first(sequence_, index, rows.key[0], rows.value[0]);
+    }
+  }
+
+  void encode_some(std::int64_t done, std::int64_t count) const {
     const std::int64_t sinks = cache_.plan().compression.sink_tokens,
                        first = sinks + cache_.num_codes(sequence_) + done;
     const at::TensorOptions numbers = at::TensorOptions(at::kFloat).device(model_.device());
@@ -89,41 +101,54 @@ class TileEncoder {
 
   const GpuModel& model_;
   const GpuCache& cache_;
-  const GpuTiles& tiles_;
+  GpuTiles& tiles_;
   const PagedBlocks& blocks_;
   std::size_t sequence_;
   StepExecutor& executor_;
 };
 
+// The first `done` of the tokens that become codes now have codes already.
 void code_coded_layers(const GpuModel& model, GpuCache& cache, std::size_t sequence,
-                       std::int64_t count, StepExecutor& executor) {
+                       std::int64_t done, std::int64_t count, StepExecutor& executor) {
   for (std::size_t store = 0; store < cache.tiles().size(); ++store) {
     GpuTiles& tiles = cache.tiles()[store];
     tiles.reserve(sequence);
-    TileEncoder(model, cache, store, sequence, executor).encode(count);
+    TileEncoder(model, cache, store, sequence, executor).encode(done, count);
     for (int index = 0; index < tiles.layers.num_layers; ++index) {
       cache.drop_exact(tiles.layers.first_layer + index, sequence, count);
     }
   }
 }
 
-void code_due(const GpuModel& model, GpuCache& cache, std::size_t sequence,
+void code_due(const GpuModel& model, GpuCache& cache, std::size_t sequence, bool have_codes,
               StepExecutor& executor) {
   const std::int64_t count = tokens_in_blocks(cache.plan(), cache.num_exact(sequence));
   if (cache.has_integers()) {
     code_plain_layers(model, cache, sequence, count, executor);
   }
-  code_coded_layers(model, cache, sequence, count, executor);
+  code_coded_layers(model, cache, sequence, have_codes ? count : 0, count, executor);
   cache.count_codes(sequence, count);
 }
 
 }  // namespace
 
+void code_gpu_piece(const GpuModel& model, GpuCache& cache, int layer, std::size_t sequence,
+                    std::int64_t num_before, std::int64_t num_tokens, StepExecutor& executor) {
+  const auto store = static_cast<std::size_t>(&cache.tiles_of(layer) - cache.tiles().data());
+  cache.tiles()[store].reserve(sequence);
+  const std::int64_t held = cache.num_codes(sequence);
+  TileEncoder(model, cache, store, sequence, executor)
+      .encode(tokens_in_blocks(cache.plan(), num_before - held),
+              tokens_in_blocks(cache.plan(), num_tokens - held));
+}
+
 void code_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
                      StepExecutor& executor) {
   const c10::InferenceMode guard;
   if (cache.has_codes()) {
-    code_due(model, cache, sequence, executor);
+    code_due(model, cache, sequence,
+             codes_prompts(cache.plan()) && reads_codes_by_layer(cache.plan(), cache.kv_dtype()),
+             executor);
     cache.set_exact(sequence, 0);
   }
 }
@@ -134,7 +159,7 @@ void code_gpu_blocks(const GpuModel& model, GpuCache& cache, StepExecutor& execu
        cache.has_codes() && sequence < static_cast<std::size_t>(cache.num_sequences());
        ++sequence) {
     if (tokens_in_blocks(cache.plan(), cache.num_exact(sequence)) > 0) {
-      code_due(model, cache, sequence, executor);
+      code_due(model, cache, sequence, /*have_codes=*/false, executor);
       cache.set_exact(sequence, 1);
     }
   }

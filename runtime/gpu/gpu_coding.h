@@ -3,12 +3,19 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "runtime/gpu/gpu_cache.h"
 #include "runtime/gpu/gpu_model.h"
 #include "runtime/gpu/step_executor.h"
 
 namespace kvc {
+
+// Where a prompt is read through codes (codes_prompts, reads_codes_by_layer): codes what has left the window of a coded layer
+// once the sequence has `num_tokens` instead of `num_before`. All of the prompt's tokens stay exact besides, and are counted as
+// such, until code_gpu_prompt().
+void code_gpu_piece(const GpuModel& model, GpuCache& cache, int layer, std::size_t sequence,
+                    std::int64_t num_before, std::int64_t num_tokens, StepExecutor& executor);
 
 // Both do nothing for a cache without codes. At the end of a prompt, whose tokens are exact:
 void code_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,

@@ -31,7 +31,8 @@ class CodeReader {
                index = static_cast<std::size_t>(layer_ - tiles.layers.first_layer);
     const std::int64_t position = cache_.plan().compression.sink_tokens + first;
     const DecodedTokens decoded = model_.coded[store].layers[index].decode(
-        levels, [&](const at::Tensor& keys) { return model_.unrotate(layer_, keys, position); });
+        levels, [&](const at::Tensor& keys) { return model_.unrotate(layer_, keys, position); },
+        /*begins_text=*/position == 0);
     return {decoded.key.to(model_.dtype), decoded.value.to(model_.dtype)};
   }
 
@@ -74,16 +75,14 @@ class CodeReader {
 
 // Some tokens at a time lie in float32.
 HeldRows decoded_rows(const GpuModel& model, const GpuCache& cache, int layer, std::size_t sequence,
-                      StepExecutor& executor) {
+                      std::int64_t count, StepExecutor& executor) {
   const CodeReader codes(model, cache, layer, sequence, executor);
-  const std::int64_t count = cache.num_codes(sequence),
-                     sinks = cache.plan().compression.sink_tokens;
+  const std::int64_t sinks = cache.plan().compression.sink_tokens;
   std::vector<at::Tensor> keys, values;
   for (std::int64_t first = 0; first < count; first += kChunkTokens) {
     const std::int64_t rows = std::min(kChunkTokens, count - first);
     const HeldRows tokens = codes.read(first, rows);
-    const at::Tensor positions = at::arange(sinks + first, sinks + first + rows, at::kLong);
-    keys.push_back(model.rope.rotate(layer, tokens.key, positions));
+    keys.push_back(model.rotate(layer, tokens.key, sinks + first));
     values.push_back(tokens.value);
   }
   return {at::cat(keys), at::cat(values)};

@@ -57,6 +57,7 @@ std::int64_t GpuEngine::work_bytes(const std::vector<std::int64_t>& lengths,
          8 * model.head_dim * (longest + new_tokens) +
          group_work_bytes(plan_, model, sequences, longest, new_tokens,
                           executor_->multiprocessors()) +
+         coded_prompt_bytes(plan_, model, sequences, longest_prompt, piece) +
          policy_work_bytes(plan_, policy_, kv_dtype_, model, lengths, new_tokens,
                            executor_->multiprocessors()) +
          (reuse_ != nullptr ? reuse_work_bytes(model, longest_prompt) : 0);

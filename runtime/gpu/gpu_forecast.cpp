@@ -70,6 +70,7 @@ GroupBytes bytes_of(const KvPlan& plan, int group, KvDtype dtype, std::int64_t p
 // Layers that become codes together: exact ones of a prompt, codes of earlier turns, and what the sequence has afterwards.
 struct CodedPart {
   std::int64_t exact = 0, held = 0, coded = 0;
+  std::int64_t ahead = 0;  // of `coded`: what is there before the prompt ends
 };
 
 // In the order in which they do.
@@ -93,9 +94,14 @@ std::vector<CodedPart> coded_parts(const KvPlan& plan, KvDtype dtype, std::int64
     const auto codes = [&](std::int64_t tokens) {
       return coded_store_bytes(plan, layers, tokens, page_tokens);
     };
-    parts.push_back({layers.num_layers * exact,
-                     is_first ? 0 : codes(held.capacity) - layers.num_layers * rows(kept),
-                     codes(capacity)});
+    CodedPart& part = parts.emplace_back();
+    part.exact = layers.num_layers * exact;
+    part.held = is_first ? 0 : codes(held.capacity) - layers.num_layers * rows(kept);
+    part.coded = codes(capacity);
+    if (codes_prompts(plan) && reads_codes_by_layer(plan, dtype)) {
+      part.ahead =
+          part.coded - layers.num_layers * rows(exact_capacity(plan, capacity)) - part.held;
+    }
   }
   return parts;
 }
@@ -109,7 +115,11 @@ SequenceBytes bytes_of(const std::vector<CodedPart>& parts, const SequenceBytes&
   }
   pass.change(0, groups.generating - groups.reading);
   for (const CodedPart& part : parts) {
-    pass.change(part.coded - part.held, part.coded - part.held - part.exact);
+    pass.change(0, part.ahead);
+  }
+  for (const CodedPart& part : parts) {
+    const std::int64_t more = part.coded - part.held - part.ahead;
+    pass.change(more, more - part.exact);
   }
   return {pass.most, pass.now};
 }

@@ -36,5 +36,10 @@ GpuCacheBytes gpu_turn_forecast(const GpuCache& cache, std::int64_t num_tokens, 
 std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
                               std::int64_t num_sequences, std::int64_t longest_prompt,
                               std::int64_t new_tokens, int multiprocessors);
+// Where prompts are read through codes: one layer's rows of codes, scores of a block of queries, masks of a piece, and first
+// tokens. piece: tokens.
+std::int64_t coded_prompt_bytes(const KvPlan& plan, const ModelConfig& config,
+                                std::int64_t num_sequences, std::int64_t longest_prompt,
+                                std::int64_t piece);
 
 }  // namespace kvc

@@ -129,7 +129,7 @@ HeldRows held_rows(const GpuModel& model, const GpuCache& cache, int layer, std:
   }
   const std::int64_t sinks = cache.plan().compression.sink_tokens;
   const HeldRows first = exact_rows(0, sinks), last = exact_rows(sinks, num_tokens - codes - sinks),
-                 decoded = decoded_rows(model, cache, layer, sequence, executor);
+                 decoded = decoded_rows(model, cache, layer, sequence, codes, executor);
   return {at::cat({first.key, decoded.key, last.key}),
           at::cat({first.value, decoded.value, last.value})};
 }

@@ -21,9 +21,9 @@ struct HeldRows {
 // For a plain or coded layer, the sequence's first `num_tokens`. Without tokens that the layer dropped.
 HeldRows held_rows(const GpuModel& model, const GpuCache& cache, int layer, std::size_t sequence,
                    std::int64_t num_tokens, StepExecutor& executor);
-// Its codes alone; at least one tile.
+// Its first `count` codes alone: whole tiles, at least one.
 HeldRows decoded_rows(const GpuModel& model, const GpuCache& cache, int layer, std::size_t sequence,
-                      StepExecutor& executor);
+                      std::int64_t count, StepExecutor& executor);
 // The same of a layer whose group decides which tokens merge: of `num_counted` ones; it has none of the others yet.
 HeldRows held_group_rows(const GpuModel& model, const GpuCache& cache, int layer,
                          std::size_t sequence, std::int64_t num_tokens, std::int64_t num_counted);

@@ -96,13 +96,21 @@ RopeRows GpuModel::angles(int layer, std::int64_t num_positions) const {
   return known;
 }
 
-at::Tensor GpuModel::unrotate(int layer, const at::Tensor& key, std::int64_t first) const {
-  RopeRows rows = angles(layer, first + key.size(0));
+RopeRows GpuModel::angles_from(int layer, std::int64_t first, std::int64_t count) const {
+  RopeRows rows = angles(layer, first + count);
   if (rows.cos.defined()) {
-    rows.cos = rows.cos.narrow(0, first, key.size(0));
-    rows.sin = rows.sin.narrow(0, first, key.size(0));
+    rows.cos = rows.cos.narrow(0, first, count);
+    rows.sin = rows.sin.narrow(0, first, count);
   }
-  return rope.unrotate(layer, key, rows);
+  return rows;
+}
+
+at::Tensor GpuModel::rotate(int layer, const at::Tensor& key, std::int64_t first) const {
+  return rope.rotate(layer, key, angles_from(layer, first, key.size(0)));
+}
+
+at::Tensor GpuModel::unrotate(int layer, const at::Tensor& key, std::int64_t first) const {
+  return rope.unrotate(layer, key, angles_from(layer, first, key.size(0)));
 }
 
 const FusedFactors* GpuModel::fused_of(int layer) const {

@@ -40,10 +40,13 @@ struct GpuModel {
   at::Device device() const { return weights.lm_head.weight.device(); }
   // They are of at least `num_positions` positions; what it returned before stays valid while somebody holds it.
   RopeRows angles(int layer, std::int64_t num_positions) const;
-  // Keys of the tokens from position `first` on before RoPE, float32. [n, num_kv_heads, head_dim]
+  // Keys of the tokens from position `first` on, [n, num_kv_heads, head_dim]: turned by RoPE, and turned back in float32.
+  at::Tensor rotate(int layer, const at::Tensor& key, std::int64_t first) const;
   at::Tensor unrotate(int layer, const at::Tensor& key, std::int64_t first) const;
   std::int64_t bytes() const;
-  const FusedFactors* fused_of(int layer) const;  // null: it is not fused
+  RopeRows angles_from(int layer, std::int64_t first,
+                       std::int64_t count) const;  // of these positions
+  const FusedFactors* fused_of(int layer) const;   // null: it is not fused
   // The layers that a layer without latents reads: itself, or a fused one's sources.
   std::vector<StoredLayers> sources_of(int layer) const;
 };

@@ -6,9 +6,13 @@
 
 #include "model/decoder.h"
 #include "runtime/compression/latent_encoding.h"
+#include "runtime/gpu/coded_prompt_attention.h"
+#include "runtime/gpu/gpu_coding.h"
 #include "runtime/gpu/gpu_compression.h"
 #include "runtime/gpu/gpu_held_rows.h"
 #include "runtime/gpu/gpu_policy.h"
+#include "runtime/kernels/code_tiles.h"
+#include "runtime/store/token_counts.h"
 
 namespace kvc {
 namespace {
@@ -25,11 +29,18 @@ class PromptAttention : public Attention {
         sequence_(sequence),
         num_before_(num_before),
         num_counted_(num_counted),
-        executor_(executor) {}
+        executor_(executor),
+        through_codes_(
+            {1 + plan_.compression.window_tokens / kTileTokens, plan_.compression.sink_tokens}) {}
 
   at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override {
     const std::int64_t total = num_before_ + input.query.size(0);
     const at::Tensor query = rotate_query(model_.config, model_.rope, layer, input.query, batch);
+    if (codes_prompts(plan_) && plan_.layers[static_cast<std::size_t>(layer)] == KvSource::kCoded &&
+        reads_codes_by_layer(plan_, cache_.kv_dtype())) {
+      write(layer, input, batch.positions);
+      return attend_through_codes(layer, query, total);
+    }
     const HeldRows rows = rows_of(layer, input, batch.positions, total);
     return causal_attention(query, rows.key, rows.value, attention_rule(model_.config, layer));
   }
@@ -43,9 +54,35 @@ class PromptAttention : public Attention {
     if (const int group = plan_.group_of(layer); group >= 0) {
       return group_rows(layer, group, input, positions, total);
     }
+    write(layer, input, positions);
+    return stored_rows(layer, total);
+  }
+
+  void write(int layer, const AttentionInput& input, const at::Tensor& positions) {
     cache_.write(layer, sequence_, num_before_ - cache_.num_codes(layer, sequence_),
                  finish_key(input.weights, model_.rope, layer, input.key, positions), input.value);
-    return stored_rows(layer, total);
+  }
+
+  // Exact rows of the prompt stay until its end; a query reads those of its last tiles.
+  at::Tensor attend_through_codes(int layer, const at::Tensor& query, std::int64_t total) {
+    code_gpu_piece(model_, cache_, layer, sequence_, num_before_, total, executor_);
+    const std::int64_t held = cache_.num_codes(layer, sequence_),
+                       sinks = through_codes_.tiles().sinks,
+                       first_exact = through_codes_.tiles().start(num_before_),
+                       last_exact = through_codes_.tiles().start(total - 1);
+    const auto exact = [&](std::int64_t row, std::int64_t count) {
+      return PromptRows{cache_.keys(layer, sequence_, row, count),
+                        cache_.values(layer, sequence_, row, count)};
+    };
+    PromptRows own = exact(first_exact - held, total - first_exact), coded = exact(0, 0);
+    own.first = first_exact;
+    if (last_exact > 0) {
+      const PromptRows first = exact(0, sinks);
+      const HeldRows decoded =
+          decoded_rows(model_, cache_, layer, sequence_, last_exact - sinks, executor_);
+      coded = {at::cat({first.key, decoded.key}), at::cat({first.value, decoded.value})};
+    }
+    return through_codes_.attend(query, coded, own, attention_rule(model_.config, layer));
   }
 
   HeldRows stored_rows(int layer, std::int64_t total) const {
@@ -137,28 +174,14 @@ class PromptAttention : public Attention {
   std::size_t sequence_;
   std::int64_t num_before_, num_counted_;
   StepExecutor& executor_;
+  CodedPromptAttention through_codes_;
   at::Tensor first_latent_, weighted_latent_;  // of the group's layers so far
 };
 
-}  // namespace
-
-std::vector<TokenBatch> prompt_batches(const std::vector<std::int64_t>& ids, std::int64_t chunk,
-                                       at::Device device, std::int64_t num_before) {
-  std::vector<TokenBatch> batches;
-  for (PromptPiece& piece : pieces_of({ids}, {num_before}, {false}, chunk)) {
-    piece.batch.ids = piece.batch.ids.to(device);
-    batches.push_back(std::move(piece.batch));
-  }
-  return batches;
-}
-
-at::Tensor read_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
-                           const std::vector<std::int64_t>& ids, const GpuPromptOptions& options,
-                           StepExecutor& executor) {
-  if (cache.kept() != nullptr) {
-    return read_kept_prompt(model, cache, sequence, ids, options, executor);
-  }
-  const c10::InferenceMode guard;
+// Layer by layer, all tokens.
+at::Tensor read_piece(const GpuModel& model, GpuCache& cache, std::size_t sequence,
+                      const std::vector<std::int64_t>& ids, const GpuPromptOptions& options,
+                      StepExecutor& executor) {
   const auto count = static_cast<std::int64_t>(ids.size());
   const std::int64_t num_tokens = options.num_before + count;
   cache.begin_prompt(sequence, count);
@@ -185,6 +208,53 @@ at::Tensor read_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t s
   }
   compress_gpu_prompt(model, cache, sequence, num_tokens);
   return at::cat(logits);
+}
+
+// Piece by piece, as tokens that are generated: what leaves the window becomes codes before the next piece.
+at::Tensor read_until_codes(const GpuModel& model, GpuCache& cache, std::size_t sequence,
+                            const std::vector<std::int64_t>& ids, const GpuPromptOptions& options,
+                            StepExecutor& executor) {
+  std::vector<at::Tensor> logits;
+  GpuPromptOptions of_piece = options;
+  for (auto first = ids.begin(); first != ids.end();) {
+    const std::int64_t left = ids.end() - first,
+                       due = tokens_until_codes(cache.plan(), cache.num_exact(sequence));
+    const auto last = first + std::min(left, due);
+    if (!options.all_logits) {
+      logits.clear();
+    }
+    logits.push_back(read_piece(model, cache, sequence, std::vector<std::int64_t>(first, last),
+                                of_piece, executor));
+    code_gpu_prompt(model, cache, sequence, executor);
+    of_piece.num_before += last - first;
+    first = last;
+  }
+  return at::cat(logits);
+}
+
+}  // namespace
+
+std::vector<TokenBatch> prompt_batches(const std::vector<std::int64_t>& ids, std::int64_t chunk,
+                                       at::Device device, std::int64_t num_before) {
+  std::vector<TokenBatch> batches;
+  for (PromptPiece& piece : pieces_of({ids}, {num_before}, {false}, chunk)) {
+    piece.batch.ids = piece.batch.ids.to(device);
+    batches.push_back(std::move(piece.batch));
+  }
+  return batches;
+}
+
+at::Tensor read_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequence,
+                           const std::vector<std::int64_t>& ids, const GpuPromptOptions& options,
+                           StepExecutor& executor) {
+  if (cache.kept() != nullptr) {
+    return read_kept_prompt(model, cache, sequence, ids, options, executor);
+  }
+  const c10::InferenceMode guard;
+  const bool are_pieces =
+      codes_prompts(cache.plan()) && !reads_codes_by_layer(cache.plan(), cache.kv_dtype());
+  return (are_pieces ? read_until_codes : read_piece)(model, cache, sequence, ids, options,
+                                                      executor);
 }
 
 }  // namespace kvc

@@ -206,4 +206,11 @@ DeviceRows GpuRows::table(std::size_t sequence) const {
   return rows;
 }
 
+DeviceElement device_element(at::ScalarType dtype) {
+  KVC_CHECK(dtype == at::kBFloat16 || dtype == at::kHalf,
+            "the GPU computes in bfloat16 and float16, not in {}; pass --dtype bfloat16",
+            c10::toString(dtype));
+  return dtype == at::kBFloat16 ? DeviceElement::kBFloat16 : DeviceElement::kFloat16;
+}
+
 }  // namespace kvc

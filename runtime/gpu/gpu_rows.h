@@ -105,4 +105,7 @@ class GpuRows {
   at::Tensor table_;  // [num_sequences, max_blocks] int64: addresses of pages
 };
 
+// The kernels' name of the dtype; Error unless bfloat16 or float16.
+DeviceElement device_element(at::ScalarType dtype);
+
 }  // namespace kvc

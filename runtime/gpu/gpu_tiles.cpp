@@ -27,7 +27,8 @@ GpuPages pages_of_tiles(const KvPlan& plan, const GpuPages& pages) {
 
 }  // namespace
 
-GpuTiles::GpuTiles(const KvPlan& plan, const CodedLayers& coded, const GpuPages& pages)
+GpuTiles::GpuTiles(const KvPlan& plan, const CodedLayers& coded, const GpuPages& pages,
+                   at::ScalarType dtype)
     : layers(coded),
       specs_(specs_of(plan, coded)),
       most_tiles_(pages_of_tiles(plan, pages).most_rows),
@@ -40,6 +41,31 @@ GpuTiles::GpuTiles(const KvPlan& plan, const CodedLayers& coded, const GpuPages&
   }
   offsets_ = at::tensor(offsets, at::kLong).view({-1, 1, 1}).to(pages.device);
   write_blocks();
+  if (codes_first_token(plan)) {
+    const auto sequences = static_cast<std::int64_t>(pages.most_rows.size());
+    first_ = at::zeros({layers.num_layers, 2, sequences, plan.kv_dim()},
+                       at::TensorOptions(dtype).device(pages.device));
+    const std::int64_t row_bytes = plan.kv_dim() * first_.element_size();
+    first_addresses_ = (at::arange(layers.num_layers * 2 * sequences, at::kLong) * row_bytes +
+                        reinterpret_cast<std::int64_t>(first_.data_ptr()))
+                           .view({layers.num_layers, 2, sequences})
+                           .to(pages.device);
+  }
+}
+
+void GpuTiles::set_first(std::size_t sequence, int index, const at::Tensor& key,
+                         const at::Tensor& value) {
+  const at::Tensor rows = first_[index].select(1, static_cast<std::int64_t>(sequence));
+  rows[0].copy_(key.flatten());
+  rows[1].copy_(value.flatten());
+}
+
+DeviceRows GpuTiles::first_rows(int index, std::int64_t part) const {
+  return {.blocks = reinterpret_cast<const void* const*>(first_addresses_[index][part].data_ptr()),
+          .max_blocks = 1,
+          .block_rows = kScaledRows,
+          .width = static_cast<int>(first_.size(3)),
+          .element = device_element(first_.scalar_type())};
 }
 
 std::int64_t GpuTiles::tile_bytes_of(const std::vector<CodedBlock>& specs) {
@@ -89,6 +115,12 @@ void GpuTiles::allow(std::size_t sequence, std::int64_t codes) {
 void GpuTiles::copy(std::size_t from, std::size_t to) {
   rows_.copy(from, to);
   write_addresses();
+  if (first_.defined()) {
+    const auto row = [&](std::size_t sequence) {
+      return first_.select(2, static_cast<std::int64_t>(sequence));
+    };
+    row(to).copy_(row(from));
+  }
 }
 
 DeviceTiles GpuTiles::block(std::size_t block, std::size_t sequence) const {

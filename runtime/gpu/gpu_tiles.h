@@ -19,8 +19,9 @@ namespace kvc {
 
 class GpuTiles {
  public:
-  // pages: of tokens, whole tiles.
-  GpuTiles(const KvPlan& plan, const CodedLayers& coded, const GpuPages& pages);
+  // pages: of tokens, whole tiles. dtype: of exact rows, and of those of the first token.
+  GpuTiles(const KvPlan& plan, const CodedLayers& coded, const GpuPages& pages,
+           at::ScalarType dtype);
 
   // Pages for all codes that the sequence's capacity allows.
   void reserve(std::size_t sequence);
@@ -40,9 +41,17 @@ class GpuTiles {
   std::int64_t most_tile_bytes(CodedParts part) const;
   std::int64_t bytes(std::size_t sequence) const;
 
+  // Where codes_first_token: the first token as its codes give it, which attention reads apart from the others. `index`: of the
+  // layers. key (post-RoPE), value: [num_kv_heads, head_dim].
+  void set_first(std::size_t sequence, int index, const at::Tensor& key, const at::Tensor& value);
+  // All sequences', as stores of one row each; the address is valid as long as this.
+  DeviceRows first_keys(int index) const { return first_rows(index, 0); }
+  DeviceRows first_values(int index) const { return first_rows(index, 1); }
+
   CodedLayers layers;
 
  private:
+  DeviceRows first_rows(int index, std::int64_t part) const;
   std::vector<std::size_t> blocks_of(CodedParts part) const;
   DeviceTiles layout_of(std::size_t block) const;
   static std::int64_t tile_bytes_of(const std::vector<CodedBlock>& specs);
@@ -57,6 +66,9 @@ class GpuTiles {
       offsets_;  // int64 [num_blocks, 1, 1]: where a block's tiles begin in a page, on the device
   at::Tensor addresses_;  // int64 [num_blocks, num_sequences, pages of the longest]: of them
   at::Tensor blocks_;     // the bytes of DeviceTiles [num_blocks]
+  // The first token's rows [num_layers, 2, num_sequences, kv_dim], and their addresses, int64 [num_layers, 2, num_sequences];
+  // undefined where it is read as the others are.
+  at::Tensor first_, first_addresses_;
 };
 
 }  // namespace kvc

@@ -1,5 +1,7 @@
 #include <algorithm>
 
+#include "core/kv_plan_bytes.h"
+#include "runtime/gpu/coded_prompt_attention.h"
 #include "runtime/gpu/coded_ranks.h"
 #include "runtime/gpu/gpu_forecast.h"
 #include "runtime/gpu/segments.h"
@@ -58,6 +60,28 @@ std::int64_t group_work_bytes(const KvPlan& plan, const ModelConfig& config,
           ? num_sequences * static_cast<std::int64_t>(plan.groups.size()) * 2 * 4 * tokens
           : 0;
   return encoding + gram + attention + places;
+}
+
+std::int64_t coded_prompt_bytes(const KvPlan& plan, const ModelConfig& config,
+                                std::int64_t num_sequences, std::int64_t longest_prompt,
+                                std::int64_t piece) {
+  if (!codes_prompts(plan)) {
+    return 0;
+  }
+  constexpr std::int64_t kElementBytes = 2, kFloatBytes = 4;
+  constexpr std::int64_t kCopies =
+      3;  // rows in pieces, together, and behind sinks; scores, capped, and their weights
+  constexpr std::int64_t kMasks = 2;  // layers with a window have another than those without
+  const std::int64_t token = 2 * kElementBytes * plan.kv_dim();
+  const std::int64_t masked =
+                         CodedPromptAttention::most_masked_tokens(plan.compression.window_tokens),
+                     together = std::max(CodedPromptAttention::kTokensAtOnce, masked);
+  const std::int64_t scores = kFloatBytes * config.num_heads *
+                              CodedPromptAttention::kQueriesPerBlock *
+                              std::min(longest_prompt, together);
+  const std::int64_t first =
+      codes_first_token(plan) ? num_sequences * plan.num_layers_from(KvSource::kCoded) * token : 0;
+  return kCopies * (token * longest_prompt + scores) + kMasks * piece * masked + first;
 }
 
 }  // namespace kvc

@@ -42,10 +42,12 @@ Segments::Segments(StepLaunches& launches)
         rank);
     combined_ = launches.zeros({sequences, launches.config.num_heads, rank}, at::kFloat);
   }
-  for (at::Tensor& first : first_apart_) {
-    first = launches.zeros({sequences}, at::kInt);
+  for (at::Tensor* first : {&first_apart_[0], &first_apart_[1], &very_first_}) {
+    *first = launches.zeros({sequences}, at::kInt);
   }
 }
+
+std::int32_t* Segments::very_first() const { return launches_.pointer<std::int32_t>(very_first_); }
 
 std::int32_t* Segments::first_apart(std::size_t segment) const {
   return launches_.pointer<std::int32_t>(first_apart_[segment]);
@@ -60,6 +62,12 @@ DevicePartials Segments::add_exact(DenseAttention attention, const at::Tensor& n
 DevicePartials Segments::add_others(DenseAttention attention, const at::Tensor& num_rows) {
   attention.partials = others_;
   return add_exact(attention, num_rows);
+}
+
+DevicePartials Segments::add_first(DenseAttention attention) {
+  attention.partials = others_;
+  attention.partials.num_parts = 1;
+  return add_exact(attention, very_first_);
 }
 
 template <class Attention>

@@ -19,6 +19,8 @@ class Segments {
   // For `num_rows` exact rows, of the first store or of another.
   DevicePartials add_exact(DenseAttention attention, const at::Tensor& num_rows);
   DevicePartials add_others(DenseAttention attention, const at::Tensor& num_rows);
+  // Where codes_first_token: for the first token, in a store of one row, of the sequences that very_first() names.
+  DevicePartials add_first(DenseAttention attention);
   // For attention that says where its latents or codes lie; the rest follows from the query's. segment: 0 or more, whose
   // output is kept until they are combined.
   DevicePartials add_sums(RankAttention attention, const DenseAttention& query,
@@ -29,6 +31,7 @@ class Segments {
                            const DenseAttention& query, const DeviceRope& rope,
                            ProjectValues values, std::size_t segment);
 
+  std::int32_t* very_first() const;  // int32 [num_sequences], as ApartRows has it
   // int32 [num_sequences]: the first that a layer's window shows, of codes or unmerged tokens (0) and of merged ones (1).
   std::int32_t* first_apart(std::size_t segment) const;
   // The same, or null where the layer has no window.
@@ -54,7 +57,7 @@ class Segments {
   at::Tensor weights_, tile_max_, tile_sum_;
   at::Tensor combined_;                          // [num_sequences, num_heads, rank] float32
   std::vector<at::Tensor> log_sum_, projected_;  // of segments: [num_sequences, num_heads, ..]
-  at::Tensor first_apart_[2];
+  at::Tensor first_apart_[2], very_first_;
 };
 
 // The largest number of parts into which launches over latents and codes split tokens. num_blocks: of values' codes,

@@ -162,9 +162,11 @@ void check_gpu_model(const ModelConfig& config, const KvPlan& plan) {
   for (int group = 0; group < static_cast<int>(plan.groups.size()); ++group) {
     check_latents(config, plan, group);
   }
-  KVC_CHECK(!codes_prompts(plan),
-            "--device cuda: the conversion reads prompts through codes (--prefill coded), but the "
-            "GPU runtime reads them exactly; convert without --prefill, or {}",
+  KVC_CHECK(!codes_prompts(plan) ||
+                plan.num_layers_from(KvSource::kPlain) + plan.num_layers_from(KvSource::kCoded) ==
+                    plan.num_layers(),
+            "--device cuda: the conversion reads prompts through codes (--prefill coded) and has "
+            "layers that are neither coded nor plain; convert without --prefill, or {}",
             kWayOut);
   for (const CodedLayers& layers : coded_layers(plan)) {
     check_coded(config, plan, layers);

@@ -68,21 +68,45 @@ class CodedLaunches : public PlainLaunches {
     }
     append.query_float16 = launches_.pointer<void>(query_float16_);
     append.apart[0] = {.num_rows = launches_.pointer<std::int32_t>(cache_.num_codes()),
-                       .first_rows = segments_->first_apart(0)};
+                       .first_rows = segments_->first_apart(0),
+                       .very_first = reads_first_apart(layer) ? segments_->very_first() : nullptr};
     append.sinks = narrow_size(cache_.plan().compression.sink_tokens);
   }
 
   void add_attention(int layer, const DenseAttention& query, const DeviceRope& rope) override {
     const DenseAttention exact = over_rows(layer, query);
-    const DevicePartials of_exact = segments_->add_exact(exact, cache_.exact_rows());
-    const std::vector<StoredLayers> sources = launches_.model.sources_of(layer);
-    const auto first = static_cast<std::size_t>(sources.front().key);
-    const bool is_plain = cache_.plan().layers[first] == KvSource::kPlain;
-    launches_.add_combination({of_exact, is_plain ? add_integers(sources, exact, rope)
-                                                  : add_tiles(sources.front().key, exact, rope)});
+    std::vector<DevicePartials> parts{segments_->add_exact(exact, cache_.exact_rows())};
+    parts.push_back(has_tiles(layer)
+                        ? add_tiles(layer, exact, rope)
+                        : add_integers(launches_.model.sources_of(layer), exact, rope));
+    if (reads_first_apart(layer)) {
+      parts.push_back(add_first(layer, exact));
+    }
+    launches_.add_combination(parts);
   }
 
  private:
+  // Otherwise a plain layer of integers, or one that is fused of such.
+  bool has_tiles(int layer) const {
+    return cache_.plan().layers[static_cast<std::size_t>(layer)] == KvSource::kCoded;
+  }
+  bool reads_first_apart(int layer) const {
+    return has_tiles(layer) && codes_first_token(cache_.plan());
+  }
+
+  DevicePartials add_first(int layer, DenseAttention attention) {
+    const GpuTiles& tiles = cache_.tiles_of(layer);
+    const int index = layer - tiles.layers.first_layer;
+    attention.rows[0] = {.key = tiles.first_keys(index), .value = tiles.first_values(index)};
+    attention.first_rows = nullptr;
+    return segments_->add_first(attention);
+  }
+
+  // The first code that attention reads, or null: all.
+  const std::int32_t* first_code(int layer, const DenseAttention& query) const {
+    return reads_first_apart(layer) ? segments_->first_apart(0) : segments_->first_apart(query, 0);
+  }
+
   DevicePartials add_integers(const std::vector<StoredLayers>& layers, DenseAttention codes,
                               const DeviceRope& rope) {
     for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -103,7 +127,7 @@ class CodedLaunches : public PlainLaunches {
         launches_.model.coded[store]
             .layers[static_cast<std::size_t>(layer - tiles.layers.first_layer)];
     if (ranks.key_rows().are_met()) {
-      return add_met(tiles, ranks, query, rope);
+      return add_met(layer, ranks, query, rope);
     }
     RankAttention attention{
         .query = query_float16_.defined() ? query_float16_.data_ptr() : query.query,
@@ -112,7 +136,7 @@ class CodedLaunches : public PlainLaunches {
     attention.value_codes = tiles.codes(CodedParts::kValues);
     attention.keys = ranks.keys();
     attention.num_rows = launches_.pointer<std::int32_t>(cache_.num_codes());
-    attention.first_rows = segments_->first_apart(query, 0);
+    attention.first_rows = first_code(layer, query);
     attention.first_position = narrow_size(cache_.plan().compression.sink_tokens);
     const ProjectValues values = ranks.values();
     attention.sums_width = values.rank_stride;
@@ -120,8 +144,9 @@ class CodedLaunches : public PlainLaunches {
   }
 
   // Codes of keys meet the query, in the launch that sums values where every KV head has a block of them.
-  DevicePartials add_met(const GpuTiles& tiles, const CodedRanks& ranks,
-                         const DenseAttention& query, const DeviceRope& rope) {
+  DevicePartials add_met(int layer, const CodedRanks& ranks, const DenseAttention& query,
+                         const DeviceRope& rope) {
+    const GpuTiles& tiles = cache_.tiles_of(layer);
     const RankCodes values = tiles.codes(CodedParts::kValues);
     CodedAttention attention = ranks.key_rows().attention();
     attention.query = query.query;
@@ -131,7 +156,7 @@ class CodedLaunches : public PlainLaunches {
     attention.most_key_bytes = narrow_size(tiles.most_tile_bytes(CodedParts::kKeys));
     attention.most_value_bytes = narrow_size(tiles.most_tile_bytes(CodedParts::kValues));
     attention.num_rows = launches_.pointer<std::int32_t>(cache_.num_codes());
-    attention.first_rows = segments_->first_apart(query, 0);
+    attention.first_rows = first_code(layer, query);
     attention.first_position = narrow_size(cache_.plan().compression.sink_tokens);
     const ProjectValues projection = ranks.values();
     attention.sums_width = projection.rank_stride;

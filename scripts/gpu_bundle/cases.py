@@ -211,6 +211,7 @@ CASES = {
     "rotated": lambda *place: Conversion(*place, CODED + ("--form", "rotated", "--scope", "head")),
     "blocks": lambda *place: Conversion(*place, CODED + ("--form", "blocks", "--scope", "head")),
     "group": lambda *place: Conversion(*place, CODED + ("--scope", "group", "--group", "2")),
+    "for-vllm": lambda *place: Conversion(*place, CODED + ("--for", "vllm")),
     "ops": Ops,
     "transformers": lambda *place: Transformers(*place, ("--form", "rotated", "--scope", "head")),
     "transformers-group": lambda *place: Transformers(*place, ("--scope", "group", "--group", "2")),

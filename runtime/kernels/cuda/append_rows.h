@@ -15,6 +15,9 @@ struct ApartRows {
   const std::int32_t* num_rows = nullptr;  // [num_sequences]; null: there are none
   DeviceRows positions{};  // int32 of width 1, ascending; no blocks: the tokens behind the sinks
   std::int32_t* first_rows = nullptr;  // [num_sequences] the first of them that `window` shows
+  // [num_sequences], or null: 1 where that is the very first of them, which is read from a store of its own then; first_rows
+  // is the one behind it. Otherwise 0.
+  std::int32_t* very_first = nullptr;
 };
 
 // One new token of every sequence. `projected` holds of each its query heads and, where the layer stores keys and

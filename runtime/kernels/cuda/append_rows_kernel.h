@@ -76,11 +76,18 @@ KVC_HOST_DEVICE void write_first_rows(const AppendRows& params, int sequence, in
   for (const ApartRows& apart : params.apart) {
     if (apart.num_rows != nullptr) {
       const int rows = rows_before(apart, sequence, first, params.sinks);
-      apart.first_rows[sequence] = rows;
+      const bool is_apart =
+          apart.very_first != nullptr && rows == 0 && apart.num_rows[sequence] > 0;
+      if (apart.very_first != nullptr) {
+        apart.very_first[sequence] = is_apart ? 1 : 0;
+      }
+      apart.first_rows[sequence] = is_apart ? 1 : rows;
       hidden += rows;
     }
   }
-  params.first_rows[sequence] = first - hidden;
+  if (params.first_rows != nullptr) {
+    params.first_rows[sequence] = first - hidden;
+  }
 }
 
 // Grid: (heads of queries, keys and values in chunks of the block's warps, sequence). A warp takes one head.
@@ -97,8 +104,9 @@ struct AppendRowsKernel : Kernel<AppendRows, 128> {
       return;
     }
     const int position = params.positions[sequence];
-    if (params.first_rows != nullptr && head == 0 && thread.lane() == 0) {
-      write_first_rows(params, sequence, position + 1 - params.window);
+    const bool writes_first = params.first_rows != nullptr || params.apart[0].very_first != nullptr;
+    if (writes_first && head == 0 && thread.lane() == 0) {
+      write_first_rows(params, sequence, params.window > 0 ? position + 1 - params.window : 0);
     }
     const float* token = params.projected + static_cast<std::int64_t>(sequence) * heads * dim;
     const bool is_query = head < first_key, is_value = head >= first_value;

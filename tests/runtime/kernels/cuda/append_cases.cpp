@@ -198,6 +198,35 @@ std::string window_case(KernelBackend& backend) {
              : std::string();
 }
 
+// The first code is read apart: a window of 40, or none, over 32 or 64 codes and the others, whose last is at `positions`.
+std::string first_code_case(bool has_window, KernelBackend& backend) {
+  constexpr int kDim = 32;
+  const std::vector<std::int32_t> positions = {5, 33, 38, 70}, codes = {0, 32, 32, 64},
+                                  first = {0, 1, 1, has_window ? 31 : 1},
+                                  very_first = {0, 1, 1, has_window ? 0 : 1};
+  const int sequences = static_cast<int>(positions.size());
+  const auto numbers = [&] { return backend.unwritten<std::int32_t>(positions.size()); };
+  AppendRows params{
+      .projected = backend.upload(case_numbers(sequences * kDim, 1)),
+      .num_sequences = sequences,
+      .num_heads = 1,
+      .head_dim = kDim,
+      .positions = backend.upload(positions),
+      .query = backend.unwritten<std::uint16_t>(static_cast<std::size_t>(sequences * kDim)),
+      .first_rows = has_window ? numbers() : nullptr,
+      .window = has_window ? 40 : 0,
+      .apart = {
+          {.num_rows = backend.upload(codes), .first_rows = numbers(), .very_first = numbers()}}};
+  backend.run(params);
+  const auto differs = [&](const std::int32_t* found, const std::vector<std::int32_t>& expected) {
+    return backend.download(found, positions.size()) != expected;
+  };
+  return differs(params.apart[0].first_rows, first)               ? "first codes"
+         : differs(params.apart[0].very_first, very_first)        ? "very first code"
+         : has_window && differs(params.first_rows, {0, 0, 0, 0}) ? "first of other rows"
+                                                                  : std::string();
+}
+
 // A window of 6 over 2 first tokens, those at every third position behind them, the 32 after each of these, and what is
 // exact: 3 + 2 rows of the first kind stand in two blocks.
 std::string decided_window_case(KernelBackend& backend) {
@@ -295,6 +324,11 @@ std::vector<KernelCase> append_cases() {
   add("query_alone_no_rope", {5, 0, 0, false, false, false});
   cases.push_back({"append_window_over_codes", window_case});
   cases.push_back({"append_window_over_decided", decided_window_case});
+  for (const bool has_window : {false, true}) {
+    cases.push_back(
+        {has_window ? "append_window_over_first_code" : "append_first_code",
+         [has_window](KernelBackend& backend) { return first_code_case(has_window, backend); }});
+  }
   for (const bool are_floats : {false, true}) {
     cases.push_back(
         {are_floats ? "append_latents_float32" : "append_latents",
