@@ -296,6 +296,24 @@ TEST(GpuCoded, GeneratesTheEnginesTokens) {
   }
 }
 
+// No token is exact behind a prompt of whole tiles.
+TEST(GpuCoded, HasNoExactTokensWithoutSinksAndWindow) {
+  const SyntheticCheckpoint model = tiny_gpu_model("llama");
+  for (const bool codes_prompts : {false, true}) {
+    for (const int bases : {0, 16}) {
+      KvPlan plan = coded_plan(model, {.scope = CodedScope::kHead,
+                                       .coefficients = {0, 0, 0, 0, 0, 0, 0, 12, 28},
+                                       .bases = bases,
+                                       .rotated = bases > 0,
+                                       .codes_prompts = codes_prompts});
+      plan.compression.sink_tokens = plan.compression.window_tokens = 0;
+      GpuCase test_case{.model = model, .plan = plan, .prompt = 64, .longest = 68};
+      test_case.turn = 28;
+      expect_gpu_steps(test_case);
+    }
+  }
+}
+
 // Exact tokens of coded layers stay numbers.
 TEST(GpuCoded, HasIntegersBesideCodes) {
   SyntheticCheckpoint model = tiny_gpu_model("llama");
