@@ -8,6 +8,7 @@ import os
 
 from kvconvert.convert import convert, plan
 from kvconvert.factors import ConversionError
+from kvconvert.plans import read_config
 from kvconvert.show import Conversion, show
 from kvconvert_programs import ProgramError
 
@@ -21,7 +22,11 @@ if importlib.util.find_spec("transformers") is not None:
 
 def load(directory: str | os.PathLike, **options):
     """The model of a converted directory, with a cache of codes; options are those of transformers' from_pretrained,
-    and exact_step=True, with which tokens attend exactly to the tokens of their own forward pass."""
+    and exact_step=True, with which tokens attend exactly to the tokens of their own forward pass. Raises ConversionError for a
+    directory that is not converted."""
     from transformers import AutoModelForCausalLM
+
+    if os.path.isdir(directory):
+        read_config(os.path.join(directory, options.get("subfolder") or ""))
 
     return AutoModelForCausalLM.from_pretrained(os.fspath(directory), **options)

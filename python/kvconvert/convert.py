@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 from typing import Any
 
 from kvconvert_programs import ProgramError, environment, path_of
@@ -11,16 +12,23 @@ from kvconvert_programs import ProgramError, environment, path_of
 Path = str | os.PathLike
 
 
+_ON_BY_DEFAULT = ("validate",)  # flags that --no- turns off
+_FOR_PEOPLE = ("help", "version", "list_models", "plan", "json")  # what they print is no result of convert() or plan()
+
+
 def flags(options: dict[str, Any]) -> list[str]:
     """A program's arguments: kept_ratio=0.25 is --kept-ratio 0.25, force=True is --force, validate=False is
-    --no-validate, a list is a flag with several values, and None is left out."""
+    --no-validate, a list is a flag with several values, and None and other flags that are False are left out."""
     arguments = []
     for name, value in options.items():
+        if name in _FOR_PEOPLE:
+            raise TypeError(f"{name} is an option of the command line alone; kvconvert.plan() and kvconvert.convert() return values")
         flag = "--" + name.replace("_", "-")
         if value is None:
             continue
         if isinstance(value, bool):
-            arguments.append(flag if value else "--no-" + name.replace("_", "-"))
+            if value or name in _ON_BY_DEFAULT:
+                arguments.append(flag if value else "--no-" + name)
         elif isinstance(value, (list, tuple)):
             arguments += [flag, *map(str, value)]
         else:
@@ -29,23 +37,25 @@ def flags(options: dict[str, Any]) -> list[str]:
 
 
 def _result(checkpoint: Path, arguments: list[str]) -> dict[str, Any]:
-    """What kvconvert prints. Raises ProgramError with its errors."""
-    command = [path_of("kvconvert"), *arguments, "--json", "--", os.fspath(checkpoint)]
+    """What kvconvert prints; its notes go to standard error. Raises ProgramError with its errors."""
+    command = [path_of("kvconvert"), os.path.join(os.curdir, "") * os.fspath(checkpoint).startswith("-") + os.fspath(checkpoint),
+               *arguments, "--json"]
     process = subprocess.run(command, env=environment(), text=True,
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if process.returncode != 0:
         errors = [line for line in process.stderr.splitlines() if "error: " in line] or process.stderr.splitlines()[-5:]
         raise ProgramError("\n".join(errors))
+    sys.stderr.write(process.stderr)
     return json.loads(process.stdout)
 
 
 def convert(checkpoint: Path, *, out: Path, **options: Any) -> dict[str, Any]:
     """Converts a HuggingFace directory, and returns what `kvconvert --json` prints.
 
-    options: the program's, with underscores for dashes (docs/cli.md). Engines other than kvrun serve the method coded
-    with sink=0 and window=0:
-        kvconvert.convert("Llama-3.1-8B", out="small", kept_ratio=0.25, form="rotated", sink=0, window=0)
-    Raises ProgramError with the program's message.
+    options: the program's, with underscores for dashes (docs/cli.md). Engines other than kvrun read prompts of the method coded
+    through codes:
+        kvconvert.convert("Llama-3.1-8B", out="small", kept_ratio=0.25, form="rotated", prefill="coded")
+    Raises ProgramError with the program's message, and TypeError for options that print something for people.
     """
     return _result(checkpoint, flags({"out": pathlib.Path(out), **options}))
 

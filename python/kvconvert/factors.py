@@ -62,17 +62,24 @@ def block_of(index: int, spec: dict) -> Block:
         coefficients=list(spec["coefficients"]), gain=spec["gain"])
 
 
+def open_tensors(directory: pathlib.Path) -> list[tuple[pathlib.Path, safe_open]]:
+    """The files of a directory's tensors. Raises ConversionError for one that is none, and where there is no file."""
+    files = []
+    for path in sorted(directory.glob("*.safetensors")):
+        try:
+            files.append((path, safe_open(str(path), framework="pt")))
+        except Exception as error:
+            raise ConversionError(f"{path}: no safetensors file: {error}; export again") from error
+    if not files:
+        raise ConversionError(f"{directory}: no weights: no *.safetensors there; copy the whole directory, or convert again")
+    return files
+
+
 class TensorFiles:
     """The tensors of a directory, by name."""
 
     def __init__(self, directory: pathlib.Path):
-        self._files = {}
-        for path in sorted(directory.glob("*.safetensors")):
-            try:
-                opened = safe_open(str(path), framework="pt")
-            except Exception as error:
-                raise ConversionError(f"{path}: no safetensors file: {error}; export again") from error
-            self._files.update({name: (path, opened) for name in opened.keys()})
+        self._files = {name: (path, opened) for path, opened in open_tensors(directory) for name in opened.keys()}
 
     def __contains__(self, name: str) -> bool:
         return name in self._files

@@ -5,10 +5,8 @@ import math
 import os
 import pathlib
 
-from safetensors import safe_open
-
 from kvconvert.checkpoints import StoredTokens
-from kvconvert.factors import ConversionError
+from kvconvert.factors import ConversionError, open_tensors
 from kvconvert.kinds import kind_of
 from kvconvert.plans import exact_tokens, read_config
 
@@ -68,12 +66,11 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 def _factor_bytes(directory: str | os.PathLike) -> int:
     """Bytes of the tensors that the conversion added."""
     size = 0
-    for path in sorted(pathlib.Path(directory).glob("*.safetensors")):
-        with safe_open(str(path), framework="pt") as file:
-            for name in file.keys():
-                if name.startswith("kvconvert."):
-                    part = file.get_slice(name)
-                    size += math.prod(part.get_shape()) * _WIDTH[part.get_dtype()]
+    for _, file in open_tensors(pathlib.Path(directory)):
+        for name in file.keys():
+            if name.startswith("kvconvert."):
+                part = file.get_slice(name)
+                size += math.prod(part.get_shape()) * _WIDTH[part.get_dtype()]
     return size
 
 

@@ -123,6 +123,8 @@ class CodedCache(Cache):
         else:
             index = torch.where(new, start + new.long().cumsum(1) - 1, -1)
             lengths, expected = (start[:, 0] + new.sum(1)).tolist(), index.clamp(min=0)
+        if min(lengths) == 0:
+            raise ConversionError(f"attention_mask: row {lengths.index(0)} has no token; leave the row out")
         self._check_positions(positions, expected, new)
         if max(lengths) > self.codes.max_positions:
             raise ConversionError(f"{max(lengths)} tokens: the model was converted for {self.codes.max_positions}; "
@@ -190,6 +192,10 @@ class CodedCache(Cache):
         memo[id(self.codes)] = self.codes
         vars(copied).update(copy.deepcopy(vars(self), memo))
         return copied
+
+    def __reduce_ex__(self, protocol: int):
+        raise ConversionError("a CodedCache is not saved: its codes mean nothing without the model's factors; keep it in the process "
+                              "(copy.deepcopy goes on from it), or read the text again")
 
     def reset(self) -> None:
         """Empties the cache."""

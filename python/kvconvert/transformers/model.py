@@ -1,5 +1,6 @@
 """What a converted model adds to transformers' own class: codes, their cache, and refusals."""
 
+import copy
 import functools
 import inspect
 import pathlib
@@ -105,6 +106,14 @@ class CodedModel:
             return False  # no cache that transformers made
         return super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
 
+    def __deepcopy__(self, memo: dict) -> "CodedModel":
+        """Refused once there are factors: hooks and operators would stay those of the first model."""
+        if self.coded is not None:
+            raise ConversionError(f"{type(self).__name__}: a converted model is not copied; load its directory again, or share the model")
+        copied = memo[id(self)] = type(self).__new__(type(self))
+        copied.__setstate__(copy.deepcopy(vars(self), memo))
+        return copied
+
     def save_pretrained(self, save_directory, *args, **kwargs):
         """Refused: transformers holds no factors of codes, so the result would not load."""
         raise ConversionError(f"{save_directory}: a converted model is saved by copying its directory; "
@@ -142,6 +151,9 @@ def _before_forward(model: CodedModel, module: torch.nn.Module, args: tuple, kwa
     elif not isinstance(cache, CodedCache):
         raise ConversionError(f"past_key_values: a {type(cache).__name__} holds no codes, expected a CodedCache; "
                               "leave past_key_values out, or pass model.new_cache()")
+    elif cache.codes is not model.coded:
+        raise ConversionError("past_key_values: a cache of another model, whose factors give its codes their meaning; leave "
+                              "past_key_values out, or pass model.new_cache()")
     model.coded.begin_pass(True)
     tokens = kwargs.get("inputs_embeds") if kwargs.get("input_ids") is None else kwargs["input_ids"]
     positions = cache.begin_step(tokens.shape[0], tokens.shape[1], tokens.device, kwargs.get("attention_mask"),

@@ -1,5 +1,7 @@
 """What transformers cannot do with a converted directory is an error that names the subject and the way out."""
 
+import copy
+import pickle
 import tempfile
 import unittest
 
@@ -7,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 import kvconvert
+from kvconvert.convert import flags
 
 from conversions import REFERENCE, convert, copy_of, edit_config, reference, tensor_place
 
@@ -80,6 +83,42 @@ class RefusalsTest(unittest.TestCase):
         with self.refused("past_key_values: a DynamicCache"):
             self.model(self.ids, past_key_values=DynamicCache(config=self.model.config))
 
+    def test_caches_of_another_model(self):
+        other = self.load(reference("--form", "rotated"), dtype=torch.float32)
+        with torch.no_grad(), self.refused("past_key_values: a cache of another model"):
+            self.model(self.ids, past_key_values=other.new_cache())
+
+    def test_copies(self):
+        with self.refused("is not copied; load its directory again"):
+            copy.deepcopy(self.model)
+        plain = AutoModelForCausalLM.from_config(self.model.config)
+        copied = copy.deepcopy(plain)
+        self.assertIsNot(copied.lm_head.weight, plain.lm_head.weight)
+        self.assertTrue(torch.equal(copied.lm_head.weight, plain.lm_head.weight))
+        with self.refused("a CodedCache is not saved"):
+            pickle.dumps(self.model(self.ids).past_key_values)
+
+    def test_numbers_of_64_bits(self):
+        with self.refused("config.json: codes of float64 keys and values, expected float32"):
+            self.load(self.directory, dtype=torch.float64)
+
+    def test_rows_without_a_token(self):
+        mask = torch.ones(2, self.ids.shape[1], dtype=torch.long)
+        mask[1] = 0
+        with self.refused("attention_mask: row 1 has no token; leave the row out"):
+            self.model(self.ids.repeat(2, 1), attention_mask=mask)
+
+    def test_directories(self):
+        with self.refused("reference-llama/config.json: no conversion: it has no kvconvert.plan"):
+            kvconvert.load(REFERENCE)
+        directory = copy_of(self.directory)
+        (directory / "model.safetensors").write_bytes((directory / "model.safetensors").read_bytes()[:1000])
+        with self.refused("model.safetensors: no safetensors file: .*; export again"):
+            kvconvert.show(directory)
+        (directory / "model.safetensors").unlink()
+        with self.refused("no weights: no .*safetensors there"):
+            kvconvert.show(directory)
+
     def test_masks_and_positions(self):
         with self.refused("attention_mask: .*expected"):
             self.model(self.ids, attention_mask=torch.ones(1, 1, 5, 5, dtype=torch.bool))
@@ -118,6 +157,26 @@ class RefusalsTest(unittest.TestCase):
             cache.crop(-1)
             expected = self.model(self.ids[:, :1], past_key_values=cache).logits
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+class OptionsTest(unittest.TestCase):
+    """Of kvconvert.plan() and convert()."""
+
+    def test_flags(self):
+        self.assertEqual(flags({"kept_ratio": 0.25, "force": False, "validate": False, "calibration": ["a", "b"], "seed": None}),
+                         ["--kept-ratio", "0.25", "--no-validate", "--calibration", "a", "b"])
+
+    def test_values(self):
+        self.assertAlmostEqual(kvconvert.plan(REFERENCE, kept_ratio=0.25, force=False)["kept_ratio_coded"], 0.25, delta=0.01)
+
+    def test_refusals(self):
+        for name in ("help", "version", "list_models", "plan"):
+            with self.assertRaisesRegex(TypeError, f"{name} is an option of the command line alone"):
+                kvconvert.plan(REFERENCE, **{name: True})
+        with self.assertRaisesRegex(kvconvert.ProgramError, "not expected: .*--kept-ratios; see"):
+            kvconvert.plan(REFERENCE, kept_ratios=0.2)
+        with self.assertRaisesRegex(kvconvert.ProgramError, "^[^-]*-none"):
+            kvconvert.plan("-none", kept_ratio=0.2)
 
 
 if __name__ == "__main__":
