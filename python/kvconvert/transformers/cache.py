@@ -123,9 +123,7 @@ class CodedCache(Cache):
         else:
             index = torch.where(new, start + new.long().cumsum(1) - 1, -1)
             lengths, expected = (start[:, 0] + new.sum(1)).tolist(), index.clamp(min=0)
-        if min(lengths) == 0:
-            raise ConversionError(f"attention_mask: row {lengths.index(0)} has no token; leave the row out")
-        self._check_positions(positions, expected, new)
+        self._check_positions(positions, expected, new, [columns > 0 and count == 0 for count in past])
         if max(lengths) > self.codes.max_positions:
             raise ConversionError(f"{max(lengths)} tokens: the model was converted for {self.codes.max_positions}; "
                                   "shorten the text or crop the cache")
@@ -175,11 +173,16 @@ class CodedCache(Cache):
                                   "expected the mask of earlier calls, continued")
         return None if new.all() else new
 
-    def _check_positions(self, positions, expected, new) -> None:
+    def _check_positions(self, positions, expected, new, are_padding: list[bool]) -> None:
+        """are_padding: rows whose earlier columns have no token."""
         if positions is None:
             return
         right = positions.to(expected.device) == expected
-        if not (right if new is None else right | ~new).all():
+        wrong = ~(right if new is None else right | ~new).expand_as(expected).all(1)
+        for row in wrong.nonzero().flatten().tolist():
+            if are_padding[row]:
+                raise ConversionError(f"attention_mask: row {row} is all padding, so that nothing can be generated behind it; leave the "
+                                      "row out")
             raise ConversionError("position_ids: expected each token's index in its row, without padding; codes are "
                                   "read at these positions. Leave position_ids out")
 
