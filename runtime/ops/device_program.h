@@ -14,7 +14,7 @@
 namespace kvc {
 
 using DeviceLaunch =
-    std::variant<AttendOpen, CodedAttention, CombinePartials, DenseAttention, EncodeTokens,
+    std::variant<AttendOpen, CodedAttention, CombinePartials, EncodeTokens, NumberAttention,
                  PlacePages, ProjectValues, RankAttention, ReadTokens, StoreCodes>;
 using DeviceProgram = std::vector<DeviceLaunch>;
 

@@ -64,13 +64,14 @@ kvc::DeviceProgram program_of(DenseAttention attention, int most_tokens, int mul
   parts.max = scratch.take<float>(rows);
   parts.sum = scratch.take<float>(rows);
   parts.output = scratch.take<float>(rows * attention.head_dim);
-  return {attention, kvc::CombinePartials{.sources = {parts},
-                                          .num_sources = 1,
-                                          .num_sequences = attention.num_sequences,
-                                          .num_heads = attention.num_heads,
-                                          .width = attention.head_dim,
-                                          .output = output,
-                                          .element = attention.element}};
+  return {kvc::NumberAttention{attention},
+          kvc::CombinePartials{.sources = {parts},
+                               .num_sources = 1,
+                               .num_sequences = attention.num_sequences,
+                               .num_heads = attention.num_heads,
+                               .width = attention.head_dim,
+                               .output = output,
+                               .element = attention.element}};
 }
 
 // One query token of each sequence, which sees rows from first on (empty: all), its own included. shape: KV heads, tokens of a page.

@@ -54,6 +54,9 @@ struct DenseAttention {
   DevicePartials partials{};  // num_parts: of a sequence's tokens, shared evenly
 };
 
+// The same over numbers of 16 bits alone: a library that reads no others links no kernels for them.
+struct NumberAttention : DenseAttention {};
+
 // What makes a launch impossible, or empty.
 LaunchError check_dense_attention(const DenseAttention& params, int num_sources);
 // Whether rows become numbers only in the kernel: float8 and codes.

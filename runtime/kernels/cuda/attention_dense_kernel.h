@@ -151,37 +151,45 @@ LaunchError launch_dense_instance(const DenseAttention& params, const Launcher& 
       Shared::bytes(warps, pairs));
 }
 
-template <int kSources, class Launcher>
+template <int kSources, bool kCodes, class Launcher>
 LaunchError launch_dense(const DenseAttention& params, const Launcher& launcher) {
   if (LaunchError error = check_dense_attention(params, kSources); !error.empty()) {
     return error;
   }
-  const bool codes = needs_decoding(params.rows[0].key);
   const bool many_heads = params.num_heads / params.num_kv_heads > 8;
   return with_type(params.element, [&](auto type) {
-    return with_flag(codes, [&](auto coded) {
-      return with_number<32, 64, 128, 256>(params.head_dim, [&](auto width) -> LaunchError {
-        using T = decltype(type);
-        constexpr int kWidth = decltype(width)::value;
-        constexpr bool kCodes = decltype(coded)::value;
-        if constexpr (kWidth * kSources <= 128) {
-          if (many_heads) {
-            return launch_dense_instance<T, kWidth, 2, kSources, kCodes>(params, launcher);
-          }
+    return with_number<32, 64, 128, 256>(params.head_dim, [&](auto width) -> LaunchError {
+      using T = decltype(type);
+      constexpr int kWidth = decltype(width)::value;
+      if constexpr (kWidth * kSources <= 128) {
+        if (many_heads) {
+          return launch_dense_instance<T, kWidth, 2, kSources, kCodes>(params, launcher);
         }
-        if constexpr (kWidth < 256 || kSources == 1) {
-          return launch_dense_instance<T, kWidth, 1, kSources, kCodes>(params, launcher);
-        }
-        return {};  // check_dense_attention() refuses it
-      });
+      }
+      if constexpr (kWidth < 256 || kSources == 1) {
+        return launch_dense_instance<T, kWidth, 1, kSources, kCodes>(params, launcher);
+      }
+      return {};  // check_dense_attention() refuses it
     });
   });
 }
 
+template <bool kCodes, class Launcher>
+LaunchError launch_sources(const DenseAttention& params, const Launcher& launcher) {
+  return params.num_sources == 2 ? launch_dense<2, kCodes>(params, launcher)
+                                 : launch_dense<1, kCodes>(params, launcher);
+}
+
+template <class Launcher>
+LaunchError launch_kernels(const NumberAttention& params, const Launcher& launcher) {
+  return needs_decoding(params.rows[0].key) ? "dense attention: codes, expected numbers of 16 bits"
+                                            : launch_sources<false>(params, launcher);
+}
+
 template <class Launcher>
 LaunchError launch_kernels(const DenseAttention& params, const Launcher& launcher) {
-  return params.num_sources == 2 ? launch_dense<2>(params, launcher)
-                                 : launch_dense<1>(params, launcher);
+  return needs_decoding(params.rows[0].key) ? launch_sources<true>(params, launcher)
+                                            : launch_sources<false>(params, launcher);
 }
 
 }  // namespace kvc

@@ -9,6 +9,7 @@ namespace kvc::testing {
 template LaunchError launch_emulated(const CodedAttention&, ThreadOrder);
 template LaunchError launch_emulated(const CombinePartials&, ThreadOrder);
 template LaunchError launch_emulated(const DenseAttention&, ThreadOrder);
+template LaunchError launch_emulated(const NumberAttention&, ThreadOrder);
 template LaunchError launch_emulated(const ProjectValues&, ThreadOrder);
 
 }  // namespace kvc::testing
