@@ -132,6 +132,10 @@ void code_due(const GpuModel& model, GpuCache& cache, std::size_t sequence, bool
 
 }  // namespace
 
+bool codes_prompts_by_layer(const KvPlan& plan, KvDtype dtype) {
+  return codes_prompts(plan) && reads_codes_by_layer(plan, dtype);
+}
+
 void code_gpu_piece(const GpuModel& model, GpuCache& cache, int layer, std::size_t sequence,
                     std::int64_t num_before, std::int64_t num_tokens, StepExecutor& executor) {
   const auto store = static_cast<std::size_t>(&cache.tiles_of(layer) - cache.tiles().data());
@@ -146,8 +150,7 @@ void code_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t sequenc
                      StepExecutor& executor) {
   const c10::InferenceMode guard;
   if (cache.has_codes()) {
-    code_due(model, cache, sequence,
-             codes_prompts(cache.plan()) && reads_codes_by_layer(cache.plan(), cache.kv_dtype()),
+    code_due(model, cache, sequence, codes_prompts_by_layer(cache.plan(), cache.kv_dtype()),
              executor);
     cache.set_exact(sequence, 0);
   }

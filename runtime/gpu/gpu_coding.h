@@ -11,9 +11,12 @@
 
 namespace kvc {
 
-// Where a prompt is read through codes (codes_prompts, reads_codes_by_layer): codes what has left the window of a coded layer
-// once the sequence has `num_tokens` instead of `num_before`. All of the prompt's tokens stay exact besides, and are counted as
-// such, until code_gpu_prompt().
+// Whether every layer reads a prompt through codes before the next one does; otherwise such prompts are read in pieces, whose
+// tokens become codes before the next piece. dtype: of plain layers.
+bool codes_prompts_by_layer(const KvPlan& plan, KvDtype dtype);
+
+// Where codes_prompts_by_layer: codes what has left the window of a coded layer once the sequence has `num_tokens` instead of
+// `num_before`. All of the prompt's tokens stay exact besides, and are counted as such, until code_gpu_prompt().
 void code_gpu_piece(const GpuModel& model, GpuCache& cache, int layer, std::size_t sequence,
                     std::int64_t num_before, std::int64_t num_tokens, StepExecutor& executor);
 

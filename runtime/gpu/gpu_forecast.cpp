@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "runtime/gpu/gpu_coding.h"
 #include "runtime/gpu/gpu_compression.h"
 #include "runtime/gpu/gpu_kept.h"
 #include "runtime/memory/memory_forecast.h"
@@ -98,7 +99,7 @@ std::vector<CodedPart> coded_parts(const KvPlan& plan, KvDtype dtype, std::int64
     part.exact = layers.num_layers * exact;
     part.held = is_first ? 0 : codes(held.capacity) - layers.num_layers * rows(kept);
     part.coded = codes(capacity);
-    if (codes_prompts(plan) && reads_codes_by_layer(plan, dtype)) {
+    if (codes_prompts_by_layer(plan, dtype)) {
       part.ahead =
           part.coded - layers.num_layers * rows(exact_capacity(plan, capacity)) - part.held;
     }

@@ -36,8 +36,8 @@ class PromptAttention : public Attention {
   at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override {
     const std::int64_t total = num_before_ + input.query.size(0);
     const at::Tensor query = rotate_query(model_.config, model_.rope, layer, input.query, batch);
-    if (codes_prompts(plan_) && plan_.layers[static_cast<std::size_t>(layer)] == KvSource::kCoded &&
-        reads_codes_by_layer(plan_, cache_.kv_dtype())) {
+    if (plan_.layers[static_cast<std::size_t>(layer)] == KvSource::kCoded &&
+        codes_prompts_by_layer(plan_, cache_.kv_dtype())) {
       write(layer, input, batch.positions);
       return attend_through_codes(layer, query, total);
     }
@@ -252,7 +252,7 @@ at::Tensor read_gpu_prompt(const GpuModel& model, GpuCache& cache, std::size_t s
   }
   const c10::InferenceMode guard;
   const bool are_pieces =
-      codes_prompts(cache.plan()) && !reads_codes_by_layer(cache.plan(), cache.kv_dtype());
+      codes_prompts(cache.plan()) && !codes_prompts_by_layer(cache.plan(), cache.kv_dtype());
   return (are_pieces ? read_until_codes : read_piece)(model, cache, sequence, ids, options,
                                                       executor);
 }
