@@ -173,24 +173,30 @@ std::string append_case(const AppendShape& shape, KernelBackend& backend) {
   return {};
 }
 
+// One query head of a token at each of these positions, and no window yet.
+AppendRows query_alone(KernelBackend& backend, const std::vector<std::int32_t>& positions) {
+  constexpr int kDim = 32;
+  const int sequences = static_cast<int>(positions.size());
+  AppendRows params;
+  params.projected = backend.upload(case_numbers(sequences * kDim, 1));
+  params.num_sequences = sequences;
+  params.num_heads = 1;
+  params.head_dim = kDim;
+  params.positions = backend.upload(positions);
+  params.query = backend.unwritten<std::uint16_t>(static_cast<std::size_t>(sequences * kDim));
+  return params;
+}
+
 // A window of 6 over 2 first tokens, 32 codes and the others, whose last is at `positions`.
 std::string window_case(KernelBackend& backend) {
-  constexpr int kDim = 32;
   const std::vector<std::int32_t> positions = {5, 20, 37, 39, 60}, codes = {0, 0, 32, 32, 32},
                                   of_codes = {0, 0, 30, 32, 32}, others = {0, 15, 2, 2, 23};
-  const int sequences = static_cast<int>(positions.size());
-  AppendRows params{
-      .projected = backend.upload(case_numbers(sequences * kDim, 1)),
-      .num_sequences = sequences,
-      .num_heads = 1,
-      .head_dim = kDim,
-      .positions = backend.upload(positions),
-      .query = backend.unwritten<std::uint16_t>(static_cast<std::size_t>(sequences * kDim)),
-      .first_rows = backend.unwritten<std::int32_t>(positions.size()),
-      .window = 6,
-      .apart = {{.num_rows = backend.upload(codes),
-                 .first_rows = backend.unwritten<std::int32_t>(positions.size())}},
-      .sinks = 2};
+  AppendRows params = query_alone(backend, positions);
+  params.first_rows = backend.unwritten<std::int32_t>(positions.size());
+  params.window = 6;
+  params.apart[0] = {.num_rows = backend.upload(codes),
+                     .first_rows = backend.unwritten<std::int32_t>(positions.size())};
+  params.sinks = 2;
   backend.run(params);
   return backend.download(params.first_rows, positions.size()) != others ? "first of other rows"
          : backend.download(params.apart[0].first_rows, positions.size()) != of_codes
@@ -200,23 +206,15 @@ std::string window_case(KernelBackend& backend) {
 
 // The first code is read apart: a window of 40, or none, over 32 or 64 codes and the others, whose last is at `positions`.
 std::string first_code_case(bool has_window, KernelBackend& backend) {
-  constexpr int kDim = 32;
   const std::vector<std::int32_t> positions = {5, 33, 38, 70}, codes = {0, 32, 32, 64},
                                   first = {0, 1, 1, has_window ? 31 : 1},
                                   very_first = {0, 1, 1, has_window ? 0 : 1};
-  const int sequences = static_cast<int>(positions.size());
   const auto numbers = [&] { return backend.unwritten<std::int32_t>(positions.size()); };
-  AppendRows params{
-      .projected = backend.upload(case_numbers(sequences * kDim, 1)),
-      .num_sequences = sequences,
-      .num_heads = 1,
-      .head_dim = kDim,
-      .positions = backend.upload(positions),
-      .query = backend.unwritten<std::uint16_t>(static_cast<std::size_t>(sequences * kDim)),
-      .first_rows = has_window ? numbers() : nullptr,
-      .window = has_window ? 40 : 0,
-      .apart = {
-          {.num_rows = backend.upload(codes), .first_rows = numbers(), .very_first = numbers()}}};
+  AppendRows params = query_alone(backend, positions);
+  params.first_rows = has_window ? numbers() : nullptr;
+  params.window = has_window ? 40 : 0;
+  params.apart[0] = {
+      .num_rows = backend.upload(codes), .first_rows = numbers(), .very_first = numbers()};
   backend.run(params);
   const auto differs = [&](const std::int32_t* found, const std::vector<std::int32_t>& expected) {
     return backend.download(found, positions.size()) != expected;
@@ -230,7 +228,7 @@ std::string first_code_case(bool has_window, KernelBackend& backend) {
 // A window of 6 over 2 first tokens, those at every third position behind them, the 32 after each of these, and what is
 // exact: 3 + 2 rows of the first kind stand in two blocks.
 std::string decided_window_case(KernelBackend& backend) {
-  constexpr int kDim = 32, kSequences = 3, kDecided = 99;
+  constexpr int kSequences = 3, kDecided = 99;
   const std::vector<std::int32_t> positions = {5, 60, 110};
   std::vector<std::int32_t> third, others;
   for (int position = 2; position < 2 + kDecided; ++position) {
@@ -255,16 +253,12 @@ std::string decided_window_case(KernelBackend& backend) {
                      .positions = rows_of(of),
                      .first_rows = backend.unwritten<std::int32_t>(kSequences)};
   };
-  AppendRows params{.projected = backend.upload(case_numbers(kSequences * kDim, 1)),
-                    .num_sequences = kSequences,
-                    .num_heads = 1,
-                    .head_dim = kDim,
-                    .positions = backend.upload(positions),
-                    .query = backend.unwritten<std::uint16_t>(kSequences * kDim),
-                    .first_rows = backend.unwritten<std::int32_t>(kSequences),
-                    .window = 6,
-                    .apart = {apart(third), apart(others)},
-                    .sinks = 2};
+  AppendRows params = query_alone(backend, positions);
+  params.first_rows = backend.unwritten<std::int32_t>(kSequences);
+  params.window = 6;
+  params.apart[0] = apart(third);
+  params.apart[1] = apart(others);
+  params.sinks = 2;
   backend.run(params);
   // For positions from 0, 55 and 105 on.
   return backend.download(params.apart[0].first_rows, kSequences) !=
