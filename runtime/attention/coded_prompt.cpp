@@ -5,6 +5,7 @@
 
 #include "core/kv_plan_bytes.h"
 #include "model/parallel.h"
+#include "runtime/attention/exact_tiles.h"
 #include "runtime/compression/coding.h"
 #include "runtime/compression/key_forms.h"
 #include "runtime/kernels/prompt_attention.h"
@@ -30,15 +31,8 @@ struct Rows {
   at::Tensor key, value;  // [n, num_kv_heads, head_dim], keys post-RoPE
 };
 
-// What a query reads exactly: its own tile and those before; and the sinks.
-struct ExactTokens {
-  std::int64_t tiles, sinks;
-
-  std::int64_t start(std::int64_t token) const { return exact_start(token, tiles, sinks); }
-};
-
 at::Tensor attend(const at::Tensor& query, const Rows& coded, const Rows& exact, std::int64_t end,
-                  const AttentionRule& rule, const ExactTokens& exact_tokens) {
+                  const AttentionRule& rule, const ExactTiles& exact_tokens) {
   const at::Tensor queries = query.contiguous();
   at::Tensor output = at::empty_like(queries);
   PromptAttention params{.query = rows_before(end, queries),
@@ -75,12 +69,11 @@ class CodedPrompt {
         dtype_(dtype),
         store_(store),
         is_raw_(stores_raw_keys(context.decoder.config(), layer)),
-        exact_{1 + context.plan.compression.window_tokens / kTileTokens,
-               context.plan.compression.sink_tokens} {}
+        exact_(exact_tiles(context.plan)) {}
 
   std::int64_t num_tokens() const { return store_.num_codes() + store_.num_exact(); }
 
-  const ExactTokens& exact() const { return exact_; }
+  const ExactTiles& exact() const { return exact_; }
 
   // The window's exact rows and those of `tokens`, which are stored; what leaves the window becomes codes. Sinks are among
   // them where no codes follow them yet.
@@ -135,7 +128,7 @@ class CodedPrompt {
   at::ScalarType dtype_;
   CodedStore& store_;
   bool is_raw_;
-  ExactTokens exact_;
+  ExactTiles exact_;
 };
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "model/flash_attention.h"
-#include "runtime/kernels/code_tiles.h"
 
 namespace kvc {
 namespace {
@@ -56,20 +55,20 @@ AttendedPart masked_part(const at::Tensor& query, const at::Tensor& key, const a
 }
 
 // Attention to tokens that all queries see; at least one.
-std::optional<AttendedPart> whole_part(const at::Tensor& query, const at::Tensor& key,
-                                       const at::Tensor& value, const AttentionRule& rule) {
+AttendedPart whole_part(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                        const AttentionRule& rule) {
   if (has_flash_attention(query, key, value, rule)) {
     const FlashOutput flash = flash_attention(query.unsqueeze(0), key.unsqueeze(0),
                                               value.unsqueeze(0), rule, /*is_causal=*/false);
-    return AttendedPart{flash.output[0].to(at::kFloat).transpose(0, 1),
-                        flash.log_sum[0].narrow(1, 0, query.size(0))};
+    return {flash.output[0].to(at::kFloat).transpose(0, 1),
+            flash.log_sum[0].narrow(1, 0, query.size(0))};
   }
   std::optional<AttendedPart> part;
   for (std::int64_t first = 0; first < key.size(0); first += kTokensAtOnce) {
     part = joined(part, masked_part(query, key.slice(0, first, first + kTokensAtOnce),
                                     value.slice(0, first, first + kTokensAtOnce), {}, rule));
   }
-  return part;
+  return *part;
 }
 
 // Tokens first .. last - 1, as they are exactly or as their codes say.
@@ -154,20 +153,16 @@ at::Tensor attend_block(const at::Tensor& query, const QueryBlock& block, const 
     keys.push_back(between(rows.key, rows, span.first, span.last));
     values.push_back(between(rows.value, rows, span.first, span.last));
   }
-  const std::optional<AttendedPart> of_whole =
-      whole.first < whole.last
-          ? whole_part(query, between(coded.key, coded, whole.first, whole.last),
-                       between(coded.value, coded, whole.first, whole.last), rule)
-          : std::nullopt;
+  std::optional<AttendedPart> of_whole;
+  if (whole.first < whole.last) {
+    of_whole = whole_part(query, between(coded.key, coded, whole.first, whole.last),
+                          between(coded.value, coded, whole.first, whole.last), rule);
+  }
   const AttendedPart part = masked_part(query, at::cat(keys), at::cat(values), hidden, rule);
   return joined(of_whole, part).output.transpose(0, 1).to(query.scalar_type());
 }
 
 }  // namespace
-
-std::int64_t ExactTiles::start(std::int64_t token) const {
-  return exact_start(token, tiles, sinks);
-}
 
 // At the attention window's beginning, through codes, and exactly.
 std::int64_t CodedPromptAttention::most_masked_tokens(std::int64_t window) {

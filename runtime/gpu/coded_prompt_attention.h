@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "model/decoder.h"
+#include "runtime/attention/exact_tiles.h"
 
 namespace kvc {
 
@@ -18,14 +19,6 @@ struct PromptRows {
   std::int64_t first = 0;
 
   std::int64_t last() const { return first + key.size(0); }
-};
-
-// Which tokens a query reads exactly: those of its own tile of 32 and of the ones before, so many with it. Tiles follow the
-// first `sinks` tokens.
-struct ExactTiles {
-  std::int64_t tiles = 1, sinks = 0;
-
-  std::int64_t start(std::int64_t token) const;
 };
 
 // Layers of one piece of a prompt: which tokens its queries see is found once.

@@ -48,15 +48,12 @@ HeadRows rows_of(const std::vector<const CodedBlockFactors*>& blocks, const KvPl
           at::cat(means).view({plan.num_kv_heads, plan.head_dim, 1})};
 }
 
-// What the first token's keys or values have besides, [num_kv_heads, head_dim]; undefined where it is as the others.
+// Where codes_first_token: what the first token's keys or values have besides, [num_kv_heads, head_dim].
 at::Tensor first_row(const std::vector<const CodedBlockFactors*>& blocks, const KvPlan& plan,
                      int index, CodedParts part) {
   std::vector<at::Tensor> rows;
   for (const CodedBlockFactors* block : blocks) {
     const at::Tensor& own = part == CodedParts::kKeys ? block->first_key : block->first_value;
-    if (!own.defined()) {
-      return {};
-    }
     rows.push_back(own[index].flatten());
   }
   return at::cat(rows).view({plan.num_kv_heads, plan.head_dim});

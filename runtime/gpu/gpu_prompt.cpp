@@ -2,6 +2,7 @@
 
 #include <c10/core/InferenceMode.h>
 
+#include <optional>
 #include <utility>
 
 #include "model/decoder.h"
@@ -11,7 +12,6 @@
 #include "runtime/gpu/gpu_compression.h"
 #include "runtime/gpu/gpu_held_rows.h"
 #include "runtime/gpu/gpu_policy.h"
-#include "runtime/kernels/code_tiles.h"
 #include "runtime/store/token_counts.h"
 
 namespace kvc {
@@ -29,15 +29,16 @@ class PromptAttention : public Attention {
         sequence_(sequence),
         num_before_(num_before),
         num_counted_(num_counted),
-        executor_(executor),
-        through_codes_(
-            {1 + plan_.compression.window_tokens / kTileTokens, plan_.compression.sink_tokens}) {}
+        executor_(executor) {
+    if (codes_prompts_by_layer(plan_, cache.kv_dtype())) {
+      through_codes_.emplace(exact_tiles(plan_));
+    }
+  }
 
   at::Tensor attend(int layer, const AttentionInput& input, const TokenBatch& batch) override {
     const std::int64_t total = num_before_ + input.query.size(0);
     const at::Tensor query = rotate_query(model_.config, model_.rope, layer, input.query, batch);
-    if (plan_.layers[static_cast<std::size_t>(layer)] == KvSource::kCoded &&
-        codes_prompts_by_layer(plan_, cache_.kv_dtype())) {
+    if (through_codes_ && plan_.layers[static_cast<std::size_t>(layer)] == KvSource::kCoded) {
       write(layer, input, batch.positions);
       return attend_through_codes(layer, query, total);
     }
@@ -66,10 +67,9 @@ class PromptAttention : public Attention {
   // Exact rows of the prompt stay until its end; a query reads those of its last tiles.
   at::Tensor attend_through_codes(int layer, const at::Tensor& query, std::int64_t total) {
     code_gpu_piece(model_, cache_, layer, sequence_, num_before_, total, executor_);
-    const std::int64_t held = cache_.num_codes(layer, sequence_),
-                       sinks = through_codes_.tiles().sinks,
-                       first_exact = through_codes_.tiles().start(num_before_),
-                       last_exact = through_codes_.tiles().start(total - 1);
+    const ExactTiles& tiles = through_codes_->tiles();
+    const std::int64_t held = cache_.num_codes(layer, sequence_), sinks = tiles.sinks,
+                       first_exact = tiles.start(num_before_), last_exact = tiles.start(total - 1);
     const auto exact = [&](std::int64_t row, std::int64_t count) {
       return PromptRows{cache_.keys(layer, sequence_, row, count),
                         cache_.values(layer, sequence_, row, count)};
@@ -82,7 +82,7 @@ class PromptAttention : public Attention {
           decoded_rows(model_, cache_, layer, sequence_, last_exact - sinks, executor_);
       coded = {at::cat({first.key, decoded.key}), at::cat({first.value, decoded.value})};
     }
-    return through_codes_.attend(query, coded, own, attention_rule(model_.config, layer));
+    return through_codes_->attend(query, coded, own, attention_rule(model_.config, layer));
   }
 
   HeldRows stored_rows(int layer, std::int64_t total) const {
@@ -174,7 +174,7 @@ class PromptAttention : public Attention {
   std::size_t sequence_;
   std::int64_t num_before_, num_counted_;
   StepExecutor& executor_;
-  CodedPromptAttention through_codes_;
+  std::optional<CodedPromptAttention> through_codes_;
   at::Tensor first_latent_, weighted_latent_;  // of the group's layers so far
 };
 
