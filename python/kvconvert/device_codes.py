@@ -23,6 +23,18 @@ def require_op(ops, name: str, stored: str, device: torch.device) -> None:
                               "`pip install . -C cmake.define.KVC_CUDA_OPS=ON`, or run on the CPU")
 
 
+ALIGNMENT = 16  # of rows in pages: kernels copy as many bytes at once
+
+
+def page_addresses(pages: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Addresses, int64, of the pages of these numbers; those that do not exist are the nearest. Raises ValueError for pages that
+    kernels cannot copy."""
+    stride = pages.stride(0) * pages.itemsize
+    if pages.data_ptr() % ALIGNMENT or stride % ALIGNMENT:
+        raise ValueError(f"pages: expected an address and a stride of multiples of {ALIGNMENT} bytes")
+    return numbers.long().clamp(0, pages.shape[0] - 1) * stride + pages.data_ptr()
+
+
 class DeviceCodes(LayerCodes):
     """As LayerCodes, on tensors of `device`, in bfloat16 or float16. Factors and tables of angles lie there too."""
 

@@ -5,7 +5,7 @@ import dataclasses
 
 import torch
 
-from kvconvert.device_codes import DTYPES, MOST_SCRATCH, require_op
+from kvconvert.device_codes import ALIGNMENT, DTYPES, MOST_SCRATCH, page_addresses, require_op
 from kvconvert.device_prompts import softmax
 from kvconvert.factors import ConversionError
 from kvconvert.latent_pages import LayerPages
@@ -68,7 +68,7 @@ def _queries(past: torch.Tensor, starts: torch.Tensor, window: int, device: torc
 class DeviceLayerPages(LayerPages):
     """As LayerPages, on tensors of the device of `latents`, in bfloat16 or float16: the dtype of factors, latents and queries."""
 
-    alignment = 16  # kernels copy as many bytes at once
+    alignment = ALIGNMENT
 
     def _open(self, num_query_heads: int, scale: float, softcap: float) -> None:
         latents, place = self._latents, self._place
@@ -110,11 +110,9 @@ class DeviceLayerPages(LayerPages):
         if pages.dtype != query.dtype or query.dtype != self._dtype:
             raise ConversionError(f"latents on {self._device}: the cache is {str(pages.dtype).removeprefix('torch.')} and the model "
                                   f"{str(query.dtype).removeprefix('torch.')}, expected one dtype; remove --kv-cache-dtype")
-        if pages.data_ptr() % self.alignment or pages.stride(0) * pages.itemsize % self.alignment:
-            raise ValueError(f"pages: expected an address and a stride of multiples of {self.alignment} bytes")
         queries = _latest.find(past, starts, self._latents.forms[self._place].window, self._device)
         table = block_table[:len(query)] if queries.rows is None else block_table[queries.rows]
-        places = table.long().clamp(0, pages.shape[0] - 1) * (pages.stride(0) * pages.itemsize) + pages.data_ptr()
+        places = page_addresses(pages, table)
         query = query.contiguous()
         exact, sums = self._exact(query, keys, values, queries)
         result = out if out.is_contiguous() else torch.empty_like(query)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from kvconvert._ops import ops
+from kvconvert.device_codes import ALIGNMENT, page_addresses
 from kvconvert.row_pages import LayerRows
 
 _CHANNELS = (32, 64, 128)  # of a head; of one source also 256
@@ -27,8 +28,7 @@ class _LatestStep:
         """int64 [S, count] of a sequence's first `count` pages; int32 [S], empty without a window."""
         if self._table is not table or self._lens is not lens or self._start != pages.data_ptr():
             self._table, self._lens, self._start, self._first = table, lens, pages.data_ptr(), {}
-            numbers = table[:, :count].long().clamp_(0, pages.shape[0] - 1)
-            self._addresses = numbers.mul_(pages.stride(0) * pages.itemsize).add_(self._start)
+            self._addresses = page_addresses(pages, table[:, :count])
         if window not in self._first:
             self._first[window] = (lens - window).clamp_(min=0) if window else lens[:0]
         return self._addresses, self._first[window]
@@ -41,7 +41,7 @@ _latest = _LatestStep()
 class DeviceLayerRows(LayerRows):
     """As LayerRows, on tensors of the device of the factors, in bfloat16 or float16: the dtype of rows and queries."""
 
-    alignment: ClassVar[int] = 16  # kernels copy as many bytes at once
+    alignment: ClassVar[int] = ALIGNMENT
 
     def reads_in_place(self, query: torch.Tensor, pages: torch.Tensor) -> bool:
         heads, channels = query.shape[1:]
@@ -55,8 +55,6 @@ class DeviceLayerRows(LayerRows):
         """block_table, lens: not changed before the next call with others."""
         if pages.dtype != query.dtype:
             raise ValueError(f"pages: {pages.dtype}, expected {query.dtype}, as the query")
-        if pages.data_ptr() % self.alignment or pages.stride(0) * pages.itemsize % self.alignment:
-            raise ValueError(f"pages: expected an address and a stride of multiples of {self.alignment} bytes")
         tokens, heads = pages.shape[3:5]
         max_tokens = min(max_tokens, block_table.shape[1] * tokens)
         addresses, first = _latest.find(pages, block_table, lens, -(-max_tokens // tokens), self.window)

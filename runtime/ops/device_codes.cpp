@@ -178,9 +178,7 @@ DeviceProgram DeviceCodes::attend(const Memory& memory, const Sequences& sequenc
                   .head_dim = head_dim,
                   .scale = shape_.scale,
                   .softcap = shape_.softcap};
-  const std::int64_t open_rows = rows * open.num_parts();
-  open.partials = {scratch.take<float>(open_rows), scratch.take<float>(open_rows),
-                   scratch.take<float>(open_rows * head_dim), open.num_parts()};
+  open.partials = take_partials(open.num_parts(), rows, head_dim, scratch);
   if (image_.has_first) {
     const std::int64_t channels = count * shape_.num_kv_heads * head_dim;
     auto* keys = scratch.take<std::uint16_t>(channels);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/ops/device_checks.h"
+#include "runtime/ops/device_sums.h"
 #include "runtime/ops/device_work.h"
 
 namespace {
@@ -56,16 +57,13 @@ void set_sources(const Tensor& places, const std::vector<Tensor>& factors, int p
 
 kvc::DeviceProgram program_of(DenseAttention attention, int most_tokens, int multiprocessors,
                               void* output, kvc::DeviceScratch& scratch) {
-  kvc::DevicePartials& parts = attention.partials;
-  parts.num_parts = kvc::attention_parts(
+  const int parts = kvc::attention_parts(
       multiprocessors, attention.num_sequences * attention.num_kv_heads, most_tokens);
-  const std::int64_t rows =
-      static_cast<std::int64_t>(attention.num_sequences) * attention.num_heads * parts.num_parts;
-  parts.max = scratch.take<float>(rows);
-  parts.sum = scratch.take<float>(rows);
-  parts.output = scratch.take<float>(rows * attention.head_dim);
+  attention.partials = kvc::take_partials(
+      parts, static_cast<std::int64_t>(attention.num_sequences) * attention.num_heads,
+      attention.head_dim, scratch);
   return {kvc::NumberAttention{attention},
-          kvc::CombinePartials{.sources = {parts},
+          kvc::CombinePartials{.sources = {attention.partials},
                                .num_sources = 1,
                                .num_sequences = attention.num_sequences,
                                .num_heads = attention.num_heads,

@@ -1,9 +1,17 @@
-// Launches that ops over codes and over latents share: sums of coefficients in parts, and the values that they give.
+// What ops over codes, latents and rows share: partial softmaxes, sums of coefficients in parts, and the values that they give.
 #pragma once
 
 #include "runtime/ops/device_program.h"
 
 namespace kvc {
+
+// Partial softmaxes of `rows` (sequences and query heads) in as many parts each, of outputs of `width` numbers.
+inline DevicePartials take_partials(int num_parts, std::int64_t rows, std::int64_t width,
+                                    DeviceScratch& scratch) {
+  const std::int64_t all = rows * num_parts;
+  return {scratch.take<float>(all), scratch.take<float>(all), scratch.take<float>(all * width),
+          num_parts};
+}
 
 // Gives a RankAttention whose shape is set its partials and, with `tiles`, what its first launch hands to the second. value_blocks:
 // of coefficients of a sequence.
@@ -12,12 +20,9 @@ inline void take_sums(int multiprocessors, int value_blocks, int most_rows, bool
   constexpr int kRanksPerBlock = 256;  // of the sum_ranks kernel
   const int blocks =
       sums.num_sequences * value_blocks * ((sums.sums_width + kRanksPerBlock - 1) / kRanksPerBlock);
-  DevicePartials& parts = sums.partials;
-  parts.num_parts = attention_parts(multiprocessors, blocks, most_rows);
   const std::int64_t rows = static_cast<std::int64_t>(sums.num_sequences) * sums.num_heads;
-  parts.max = scratch.take<float>(rows * parts.num_parts);
-  parts.sum = scratch.take<float>(rows * parts.num_parts);
-  parts.output = scratch.take<float>(rows * parts.num_parts * sums.sums_width);
+  sums.partials = take_partials(attention_parts(multiprocessors, blocks, most_rows), rows,
+                                sums.sums_width, scratch);
   if (tiles) {
     const std::int64_t tile_rows = rows * sums.max_tiles;
     sums.weights = scratch.take<std::uint16_t>(tile_rows * kScaledRows);
