@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <cmath>
-#include <tuple>
 
 #include "core/error.h"
 #include "model/bfloat16_attention.h"

@@ -38,8 +38,10 @@ def flags(options: dict[str, Any]) -> list[str]:
 
 def _result(checkpoint: Path, arguments: list[str]) -> dict[str, Any]:
     """What kvconvert prints; its notes go to standard error. Raises ProgramError with its errors."""
-    command = [path_of("kvconvert"), os.path.join(os.curdir, "") * os.fspath(checkpoint).startswith("-") + os.fspath(checkpoint),
-               *arguments, "--json"]
+    directory = os.fspath(checkpoint)
+    if directory.startswith("-"):  # no option
+        directory = os.path.join(os.curdir, directory)
+    command = [path_of("kvconvert"), directory, *arguments, "--json"]
     process = subprocess.run(command, env=environment(), text=True,
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if process.returncode != 0:

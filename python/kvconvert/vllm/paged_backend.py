@@ -71,8 +71,8 @@ class PagedImpl(AttentionImpl):
         raise NotImplementedError
 
     def _longest_prompt(self, query: torch.Tensor) -> tuple[int, int]:
-        """Of the longest sequence, where a step's tokens end it: how many of them it has, and the first token of the first tile
-        that they see."""
+        """A step whose tokens end the longest sequence: how many of them it has, and the first token of the first tile that they
+        see."""
         count = min(len(query), self.max_tokens)
         return count, self._first_seen(self.max_tokens - count)
 

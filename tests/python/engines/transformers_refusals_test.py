@@ -160,7 +160,7 @@ class RefusalsTest(unittest.TestCase):
 
 
 class OptionsTest(unittest.TestCase):
-    """Of kvconvert.plan() and convert()."""
+    """What kvconvert.plan() and convert() make of keyword arguments."""
 
     def test_flags(self):
         self.assertEqual(flags({"kept_ratio": 0.25, "force": False, "validate": False, "calibration": ["a", "b"], "seed": None}),
