@@ -4,7 +4,6 @@
 
 #include "core/provenance.h"
 #include "validate/chart.h"
-#include "validate/evaluation_text.h"
 #include "validate/page.h"
 #include "validate/part_report.h"
 #include "validate/report.h"
@@ -99,11 +98,12 @@ std::string payback_note(const ValidationReport& report) {
   return report.payback ? fmt::format("<p>The conversion {}.</p>\n", to_text(*report.payback)) : "";
 }
 
-std::string calibration_note(const ValidationReport& report) {
-  const std::string warning = calibration_warning(report);
-  return warning.empty()
-             ? ""
-             : fmt::format("<div class=\"missed\"><p>{}</p></div>\n", escape_html(warning));
+std::string warnings_notice(const ValidationReport& report) {
+  std::string items;
+  for (const std::string& sentence : warnings(report)) {
+    items += fmt::format("<div class=\"missed\"><p>{}</p></div>\n", escape_html(sentence));
+  }
+  return items;
 }
 
 std::string layers_html(const std::vector<LayerShare>& layers) {
@@ -156,7 +156,7 @@ std::string html_report(const ValidationReport& report) {
       "What the conversion costs",
       fmt::format("<p class=\"soft\">{} compared with {} on {} sequences, {} tokens</p>\n",
                   candidate, reference, report.num_sequences, report.num_tokens) +
-          tiles(report) + payback_note(report) + missed_notice(report) + calibration_note(report) +
+          tiles(report) + payback_note(report) + missed_notice(report) + warnings_notice(report) +
           "<h2>Both settings</h2>\n" + table(report) + settings_note(report) + tasks_html(report) +
           "<h2>KL divergence in the continuation</h2>\n" + histogram_chart(report.continuation) +
           "<h2>KL divergence by position in the continuation</h2>\n" +

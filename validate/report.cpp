@@ -97,11 +97,7 @@ constexpr ReportRow kRows[] = {
      [](C c) { return plain(c.reference_perplexity); }},
     {"perplexity, candidate", "Perplexity, candidate",
      [](C c) { return plain(c.candidate_perplexity); }},
-    {"perplexity ratio", "Perplexity ratio",
-     [](C c) {
-       return Estimate{c.perplexity_ratio,
-                       c.perplexity_ratio * c.log_perplexity_ratio.standard_error};
-     }},
+    {"perplexity ratio", "Perplexity ratio", perplexity_ratio},
     {"ln(perplexity ratio)", nullptr, [](C c) { return c.log_perplexity_ratio; }},
     {"KL divergence, mean", "KL divergence, mean", [](C c) { return c.kl_divergence; }},
     {"  median", "median", [](C c) { return plain(c.kl_median); }, true},
@@ -116,6 +112,11 @@ constexpr ReportRow kRows[] = {
 
 }  // namespace
 
+Estimate perplexity_ratio(const Comparison& comparison) {
+  return {comparison.perplexity_ratio,
+          comparison.perplexity_ratio * comparison.log_perplexity_ratio.standard_error};
+}
+
 Json to_json(const Estimate& estimate) {
   return {{"mean", number(estimate.mean)}, {"standard_error", number(estimate.standard_error)}};
 }
@@ -127,6 +128,14 @@ std::string with_error(const Estimate& estimate) {
 }
 
 std::span<const ReportRow> report_rows() { return kRows; }
+
+std::vector<std::string> warnings(const ValidationReport& report) {
+  std::vector<std::string> all = report.imprecise;
+  if (std::string warning = calibration_warning(report); !warning.empty()) {
+    all.push_back(std::move(warning));
+  }
+  return all;
+}
 
 Json to_json(const ValidationReport& report) {
   return {{"tool_version", kToolVersion},
@@ -147,6 +156,7 @@ Json to_json(const ValidationReport& report) {
           {"parts", parts_json(report)},
           {"payback", report.payback ? to_json(*report.payback) : Json(nullptr)},
           {"calibration", calibration_json(report)},
+          {"warnings", warnings(report)},
           {"missed", report.missed}};
 }
 
@@ -160,8 +170,11 @@ std::string summary_line(const ValidationReport& report) {
 }
 
 std::string summary_lines(const ValidationReport& report) {
-  const std::string warning = calibration_warning(report);
-  return summary_line(report) + "\n" + (warning.empty() ? "" : warning + "\n");
+  std::string lines = summary_line(report) + "\n";
+  for (const std::string& warning : warnings(report)) {
+    lines += warning + "\n";
+  }
+  return lines;
 }
 
 std::string text_report(const ValidationReport& report) {

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "validate/validate.h"
 
@@ -21,6 +22,11 @@ struct ReportRow {
 };
 std::span<const ReportRow> report_rows();
 
+// What a reader should know before the numbers are believed, one sentence each: the imprecise ones, and calibration_warning().
+std::vector<std::string> warnings(const ValidationReport& report);
+
+// With the error that its logarithm gives it.
+Estimate perplexity_ratio(const Comparison& comparison);
 Json to_json(const Estimate& estimate);
 std::string with_error(const Estimate& estimate);  // "0.0123 ± 0.0004"
 std::string html_report(const ValidationReport& report);

@@ -14,9 +14,9 @@
 #include "validate/evaluation_text.h"
 #include "validate/recall_task.h"
 #include "validate/reference_run.h"
-#include "validate/task_report.h"
 #include "validate/task_suite.h"
 #include "validate/validate_options.h"
+#include "validate/verdict.h"
 
 namespace kvc {
 namespace {
@@ -109,25 +109,6 @@ std::size_t rows_per_batch(const TokenRows& rows, std::int64_t vocab_size) {
   return static_cast<std::size_t>(std::max<std::int64_t>(count, 1));
 }
 
-std::vector<std::string> missed_thresholds(const ValidateOptions& options,
-                                           const Comparison& measured) {
-  std::vector<std::string> missed;
-  const double kld = measured.kl_divergence.mean, same_top = measured.same_top.mean;
-  if (options.max_kld && !(kld <= *options.max_kld)) {
-    missed.push_back(
-        fmt::format("KL divergence {:.6g} exceeds --max-kld {:g}", kld, *options.max_kld));
-  }
-  if (options.max_ppl_ratio && !(measured.perplexity_ratio <= *options.max_ppl_ratio)) {
-    missed.push_back(fmt::format("perplexity ratio {:.6g} exceeds --max-ppl-ratio {:g}",
-                                 measured.perplexity_ratio, *options.max_ppl_ratio));
-  }
-  if (options.min_same_top && !(same_top >= *options.min_same_top)) {
-    missed.push_back(fmt::format("same top {:.6g} is below --min-same-top {:g}", same_top,
-                                 *options.min_same_top));
-  }
-  return missed;
-}
-
 }  // namespace
 
 ValidationReport validate(const ValidateOptions& given) {
@@ -190,10 +171,8 @@ ValidationReport validate(const ValidateOptions& given) {
                                parse_kv_dtype(options.kv_dtype));
   report.options = options_json(options);
   report.inputs = inputs_json(reference_checkpoint, candidate_checkpoint, text);
-  report.missed = missed_thresholds(options, report.continuation);
-  for (std::string& sentence : missed_tasks(options.tasks, report.tasks)) {
-    report.missed.push_back(std::move(sentence));
-  }
+  report.missed = missed_thresholds(options, report);
+  report.imprecise = precision_warnings(options, report);
   return report;
 }
 

@@ -133,8 +133,9 @@ struct ValidationReport {
   std::optional<Payback> payback;    // of a converted candidate, at the end of the continuation
   std::optional<Estimate> calibration_nll{};  // the reference's on the calibration text
   std::vector<std::string> missed;            // thresholds, as sentences
-  Json options;                               // every option, resolved
-  Json inputs;                                // what identifies checkpoints and text
+  std::vector<std::string> imprecise{};  // numbers that too little text stands behind, as sentences
+  Json options;                          // every option, resolved
+  Json inputs;                           // what identifies checkpoints and text
 };
 
 // Error when the two cannot be compared (vocabulary, tokenizer), when the text was calibrated on,
@@ -145,7 +146,7 @@ Json to_json(const ValidationReport& report);
 // "kept_ratio 0.50 of 1024 tokens  KLD 0.0123 ± 0.0004  perplexity ratio 1.004  same top 97.1 %", and of conversions
 // "  pays from ..."
 std::string summary_line(const ValidationReport& report);
-// That line, and one more where the evaluation text is far from the calibration text; each with its end.
+// That line, and one for each of warnings(); each with its end.
 std::string summary_lines(const ValidationReport& report);
 // The numbers of both settings as a table for a terminal.
 std::string text_report(const ValidationReport& report);

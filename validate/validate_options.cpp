@@ -43,8 +43,10 @@ void check_options(const ValidateOptions& options) {
                   "--by-part with --policy: a policy drops tokens of all layers; leave one out");
   KVC_CHECK_USAGE(options.num_recalls >= 0, "--recall {}: must not be negative",
                   options.num_recalls);
-  KVC_CHECK_USAGE(options.max_kld.value_or(0) >= 0, "--max-kld must not be negative");
-  KVC_CHECK_USAGE(options.max_ppl_ratio.value_or(1) > 0, "--max-ppl-ratio must be positive");
+  KVC_CHECK_USAGE(options.max_kld.value_or(0) >= 0, "--max-kld {}: must be a number, at least 0",
+                  *options.max_kld);
+  KVC_CHECK_USAGE(options.max_ppl_ratio.value_or(1) > 0,
+                  "--max-ppl-ratio {}: must be a number above 0", *options.max_ppl_ratio);
   KVC_CHECK_USAGE(options.min_same_top.value_or(0) >= 0 && options.min_same_top.value_or(0) <= 1,
                   "--min-same-top is a share between 0 and 1");
   KVC_CHECK_USAGE(options.tasks.min_ratio.value_or(0) >= 0,

@@ -7,12 +7,17 @@
 #include "validate/evaluation_text.h"
 #include "validate/report.h"
 #include "validate/validate.h"
+#include "validate/verdict.h"
 
 namespace kvc {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 ValidationReport example() {
   ValidationReport report;
@@ -87,6 +92,70 @@ TEST(Report, WarnsWhereTheCalibrationTextIsOfAnotherKind) {
     EXPECT_TRUE(to_json(report)["calibration"]["warning"].is_null());
     EXPECT_THAT(html_report(report), Not(HasSubstr("of another kind")));
   }
+}
+
+TEST(Verdict, NamesThresholdsThatAreMissed) {
+  ValidateOptions options;
+  options.max_kld = 0.01;
+  options.max_ppl_ratio = 1.01;
+  options.min_same_top = 0.98;
+  const std::vector<std::string> missed = missed_thresholds(options, example());
+  EXPECT_THAT(missed, ElementsAre("KL divergence 0.0123 exceeds --max-kld 0.01",
+                                  "same top 0.971 is below --min-same-top 0.98"));
+  ValidationReport unknown = example();
+  unknown.continuation.kl_divergence.mean = std::nan("");
+  EXPECT_THAT(missed_thresholds(options, unknown).front(), HasSubstr("exceeds --max-kld"));
+}
+
+// Two sequences have one degree of freedom: the interval of 0.0123 ± 0.0004 reaches to 0.0123 ± 12.706 * 0.0004.
+TEST(Verdict, WarnsOfThresholdsThatTheTextDoesNotDecide) {
+  ValidateOptions options;
+  const auto warnings_at = [&](double limit, std::int64_t num_sequences) {
+    options.max_kld = limit;
+    ValidationReport report = example();
+    report.num_sequences = num_sequences;
+    return precision_warnings(options, report);
+  };
+  EXPECT_THAT(
+      warnings_at(0.0123 + 12.7 * 0.0004, 2),
+      ElementsAre(AllOf(
+          HasSubstr(
+              "KL divergence 0.0123 ± 0.0004 of 2 sequences does not decide --max-kld 0.01738"),
+          HasSubstr("kvvalidate --num-sequences"))));
+  EXPECT_THAT(warnings_at(0.0123 + 12.71 * 0.0004, 2), IsEmpty());
+  EXPECT_THAT(warnings_at(0.0123 - 12.7 * 0.0004, 2), SizeIs(1));  // missed, and as little decided
+  EXPECT_THAT(warnings_at(0.0123 + 2.2 * 0.0004, 11), SizeIs(1));
+  EXPECT_THAT(warnings_at(0.0123 + 2.3 * 0.0004, 11), IsEmpty());
+  EXPECT_THAT(warnings_at(0.0123 + 1.97 * 0.0004, 100), SizeIs(1));  // 1.984 of 99 degrees
+  EXPECT_THAT(warnings_at(0.0123 + 1.99 * 0.0004, 100), IsEmpty());
+  options.max_kld.reset();
+  options.max_ppl_ratio = 1.005;
+  ValidationReport report = example();
+  report.continuation.log_perplexity_ratio = {std::log(1.004), 0.0001};
+  EXPECT_THAT(precision_warnings(options, report), ElementsAre(HasSubstr("--max-ppl-ratio 1.005")));
+}
+
+TEST(Verdict, WarnsOfDivergencesOfTooLittleText) {
+  ValidationReport report = example();
+  EXPECT_THAT(precision_warnings({}, report), IsEmpty());
+  report.continuation.kl_divergence = {0.0123, 0.0005};
+  EXPECT_THAT(precision_warnings({}, report),
+              ElementsAre(HasSubstr("the 95 % interval reaches half of it")));
+  report.num_sequences = 1;
+  report.continuation.kl_divergence = {0.0123};
+  EXPECT_THAT(precision_warnings({}, report),
+              ElementsAre(HasSubstr("KL divergence 0.0123 of 1 sequence is too little text: a "
+                                    "standard error needs at least two")));
+  report.continuation.kl_divergence = {1e-9};
+  EXPECT_THAT(precision_warnings({}, report), IsEmpty());  // the same model
+}
+
+TEST(Report, StatesWhatIsImprecise) {
+  ValidationReport report = example();
+  report.imprecise = {"too little <text>"};
+  EXPECT_EQ(to_json(report)["warnings"], Json::array({"too little <text>"}));
+  EXPECT_THAT(text_report(report), HasSubstr("\ntoo little <text>\n"));
+  EXPECT_THAT(html_report(report), HasSubstr("too little &lt;text&gt;"));
 }
 
 TEST(HtmlReport, ShowsWhatEachLayerKeeps) {

@@ -1,0 +1,20 @@
+// What a report says of its own numbers: thresholds that they miss, and numbers that too little text stands behind.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "validate/validate.h"
+
+namespace kvc {
+
+// Thresholds of the options and of their tasks that the report misses, one sentence each.
+std::vector<std::string> missed_thresholds(const ValidateOptions& options,
+                                           const ValidationReport& report);
+
+// One sentence with the way out for each threshold that lies in the 95 % interval of what was measured (Student's t over
+// sequences), and for a KL divergence whose interval is wider than half of it.
+std::vector<std::string> precision_warnings(const ValidateOptions& options,
+                                            const ValidationReport& report);
+
+}  // namespace kvc
