@@ -29,8 +29,8 @@ class RefusalsTest(unittest.TestCase):
         return AutoModelForCausalLM.from_pretrained(directory, **options)
 
     def test_exact_tokens(self):
-        directory = convert(REFERENCE, "--kept-ratio", "0.3", "--num-sequences", "10", "--form", "full",
-                            exact=("--sink", "4", "--window", "64"))
+        directory = convert(REFERENCE, "--kept-ratio", "0.3", "--num-sequences", "10", "--seq-len", "128", "--metric", "none",
+                            "--form", "full", exact=("--sink", "4", "--window", "64"))
         with self.refused("config.json: the first 4 and last 64 tokens .* --for transformers.*--export folded"):
             self.load(directory)
 
