@@ -125,12 +125,14 @@ void check_reachable(const ModelConfig& config, const ConvertSettings& settings,
   }
   const std::int64_t context = plan_context(config, settings);
   const std::int64_t exact = context - tokens_in_blocks(plan, context);
-  fail(
-      "--kept-ratio {} cannot be reached: in a cache of {} tokens, {}, which alone take a "
-      "kept_ratio of {:.3f}. Use {}",
-      settings.kept_ratio, context, exact_tokens_text(plan, context),
-      static_cast<double>(exact) / static_cast<double>(context),
-      nearest_settings(config, settings));
+  const std::string reason =
+      exact == 0
+          ? std::string("too few bits are left for a code of each token")
+          : fmt::format("in a cache of {} tokens, {}, which alone take a kept_ratio of {:.3f}",
+                        context, exact_tokens_text(plan, context),
+                        static_cast<double>(exact) / static_cast<double>(context));
+  fail("--kept-ratio {} cannot be reached: {}. Use {}", settings.kept_ratio, reason,
+       nearest_settings(config, settings));
 }
 
 }  // namespace

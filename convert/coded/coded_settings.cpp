@@ -49,9 +49,12 @@ CodedForm parse_coded_form(const std::string& text) {
   }
   const char *first = text.data() + colon + 1, *last = text.data() + text.size();
   const auto [end, error] = std::from_chars(first, last, form.blocks);
+  KVC_CHECK_USAGE(form.keys == KeyTransform::kBlocks,
+                  "--form {}: only blocks has a number, of bases for a head's keys, as in blocks:4",
+                  text);
   KVC_CHECK_USAGE(
-      form.keys == KeyTransform::kBlocks && error == std::errc() && end == last && form.blocks > 0,
-      "--form {}: only blocks has a number, of bases for a head's keys, as in blocks:4", text);
+      error == std::errc() && end == last && form.blocks > 0,
+      "--form {}: expected a number of bases for a head's keys, at least 1, as in blocks:4", text);
   return form;
 }
 

@@ -41,4 +41,8 @@ def integer_dtype(conversion: dict) -> str | None:
 def exact_tokens(plan: dict) -> tuple[int, int]:
     """The first and the last tokens of a sequence that a plan keeps exact."""
     policy = plan.get("policy", {})
-    return policy.get("sink_tokens", 0), policy.get("window_tokens", 0)
+    counts = policy.get("sink_tokens", 0), policy.get("window_tokens", 0)
+    for name, count in zip(("sink_tokens", "window_tokens"), counts):
+        if not isinstance(count, int) or count < 0:
+            raise ConversionError(f"config.json: kvconvert.plan.policy.{name} is {count!r}, expected a number of tokens; convert again")
+    return counts

@@ -36,7 +36,7 @@ class Conversion:
 
     @property
     def pays_from(self) -> int | None:
-        """Tokens in flight from which the cache saves more than the factors take."""
+        """Tokens in flight from which the cache saves more than the factors take; the exact ones of each sequence come on top."""
         saved = self.plain_bytes_per_token - (self.bytes_per_token or self.plain_bytes_per_token)
         return max(1, math.ceil(self.factor_bytes / saved)) if saved > 0 else None
 
@@ -53,7 +53,8 @@ class Conversion:
         if self.pays_from is not None and self.factor_bytes <= 0:
             lines.append(f"pays from the first token (weights shrink by {-self.factor_bytes / 1024:.1f} KiB)")
         elif self.pays_from is not None:
-            lines.append(f"factors {self.factor_bytes / 1024:.1f} KiB; pays from {self.pays_from} tokens in flight")
+            exact = " beside exact ones" if self.sink_tokens + self.window_tokens > 0 else ""
+            lines.append(f"factors {self.factor_bytes / 1024:.1f} KiB; pays from {self.pays_from} tokens in flight{exact}")
         lines.append(f"exact: the first {self.sink_tokens} and the last {self.window_tokens} tokens")
         lines.append(f"runs in {', '.join(self.served_by)}")
         return "\n".join(lines)

@@ -72,6 +72,8 @@ class Plans(ProgramTest):
         self.assert_refused({1}, ["--kept-ratio 0.1 cannot be reached", "128 stay exact", "--window"], "kvconvert",
                             REFERENCE, "--plan", "--kept-ratio", "0.1", "--window", "128")
         self.run_ok("kvconvert", REFERENCE, "--plan", "--kept-ratio", "0.1")
+        self.assert_refused({1}, ["--kept-ratio 1e-09 cannot be reached: too few bits", "Use --kept-ratio 0.00"], "kvconvert",
+                            REFERENCE, "--plan", "--kept-ratio", "1e-9")
 
     def test_a_target_that_nobody_gave_gives_way(self):
         process = self.run_ok("kvconvert", REFERENCE, "--plan", "--group", "4", "--rank", "0.7", "--context", "256",
@@ -217,6 +219,7 @@ class Conversions(ProgramTest):
         for arguments, words in ((("--form", "blocks:3"), ["4 rotary pairs", "divides 4"]),
                                  (("--form", "rotated", "--scope", "group"), ["--form full", "--scope head"]),
                                  (("--form", "keys:2"), ["only blocks has a number"]),
+                                 (("--form", "blocks:0"), ["blocks:0: expected a number of bases", "at least 1"]),
                                  (("--form", "turned"), ["full, keys, blocks"]),
                                  (("--form", "pairs", "--products", "10"), ["only --form auto"])):
             with self.subTest(arguments=arguments):

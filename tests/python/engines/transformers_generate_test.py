@@ -265,6 +265,7 @@ class WindowGenerateTest(GenerateTest):
         found, expected = self.model(ids).logits[0], original(ids).logits[0]
         torch.testing.assert_close(found[:96], expected[:96], atol=1e-3, rtol=1e-3)
         self.assertGreater((found[96:128] - expected[96:128]).abs().max().item(), 0.05)
+        self.assertIn("tokens in flight beside exact ones\nexact: the first 0 and the last 64 tokens", str(kvconvert.show(self.directory)))
 
     def test_windows_of_other_sizes_are_refused(self):
         directory = copy_of(self.directory)

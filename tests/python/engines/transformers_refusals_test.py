@@ -50,6 +50,13 @@ class RefusalsTest(unittest.TestCase):
         with self.refused("model.safetensors: kvconvert.coded.0.* has shape"):
             self.load(directory)
 
+    def test_plan_with_counts_that_are_none(self):
+        for name, count in (("window_tokens", -32), ("sink_tokens", "4")):
+            directory = copy_of(self.directory)
+            edit_config(directory, lambda config: config["kvconvert"]["plan"]["policy"].update({name: count}))
+            with self.refused(f"config.json: kvconvert.plan.policy.{name} is {count!r}, expected a number of tokens"):
+                self.load(directory)
+
     def test_other_format(self):
         directory = copy_of(self.directory)
         edit_config(directory, lambda config: config["kvconvert"].update(format=7))
