@@ -40,9 +40,9 @@ double half_interval(const Estimate& estimate, std::int64_t num_sequences) {
   static constexpr std::array<double, 10> kQuantiles = {12.706, 4.303, 3.182, 2.776, 2.571,
                                                         2.447,  2.365, 2.306, 2.262, 2.228};
   const auto freedom = static_cast<std::size_t>(std::max<std::int64_t>(num_sequences - 1, 1));
-  const double f = static_cast<double>(freedom), quantile = freedom <= kQuantiles.size()
-                                                                ? kQuantiles[freedom - 1]
-                                                                : 1.96 + 2.37 / f + 2.82 / (f * f);
+  const auto f = static_cast<double>(freedom);
+  const double quantile =
+      freedom <= kQuantiles.size() ? kQuantiles[freedom - 1] : 1.96 + 2.37 / f + 2.82 / (f * f);
   return quantile * estimate.standard_error;
 }
 
@@ -78,18 +78,20 @@ std::vector<std::string> precision_warnings(const ValidateOptions& options,
   const auto is_imprecise = [&](const Estimate& estimate, double most) {
     return !(half_interval(estimate, count) <= most);
   };
+  const auto reason = [&](const char* of_several) {
+    return count == 1 ? "a standard error needs at least two" : of_several;
+  };
   if (kld.mean > kRounding && is_imprecise(kld, kld.mean / 2)) {
-    warnings.push_back(fmt::format(
-        "{} is too little text: {}; {}", found("KL divergence", kld, count),
-        count == 1 ? "a standard error needs at least two" : "the 95 % interval reaches half of it",
-        kMoreText));
+    warnings.push_back(fmt::format("{} rests on too little text: {}; {}",
+                                   found("KL divergence", kld, count),
+                                   reason("the 95 % interval reaches half of it"), kMoreText));
   }
   for (const Threshold& threshold : thresholds(options, report.continuation)) {
     const Estimate& measured = threshold.measured;
     if (threshold.limit && is_imprecise(measured, std::abs(measured.mean - *threshold.limit))) {
       warnings.push_back(fmt::format(
-          "{} does not decide {} {:g}: that lies in the 95 % interval; {}",
-          found(threshold.what, measured, count), threshold.option, *threshold.limit, kMoreText));
+          "{} does not decide {} {:g}: {}; {}", found(threshold.what, measured, count),
+          threshold.option, *threshold.limit, reason("that lies in the 95 % interval"), kMoreText));
     }
   }
   return warnings;

@@ -13,7 +13,7 @@ std::vector<std::string> missed_thresholds(const ValidateOptions& options,
                                            const ValidationReport& report);
 
 // One sentence with the way out for each threshold that lies in the 95 % interval of what was measured (Student's t over
-// sequences), and for a KL divergence whose interval is wider than half of it.
+// sequences), and for a KL divergence whose interval reaches half of it.
 std::vector<std::string> precision_warnings(const ValidateOptions& options,
                                             const ValidationReport& report);
 

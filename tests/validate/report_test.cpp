@@ -143,9 +143,15 @@ TEST(Verdict, WarnsOfDivergencesOfTooLittleText) {
               ElementsAre(HasSubstr("the 95 % interval reaches half of it")));
   report.num_sequences = 1;
   report.continuation.kl_divergence = {0.0123};
-  EXPECT_THAT(precision_warnings({}, report),
-              ElementsAre(HasSubstr("KL divergence 0.0123 of 1 sequence is too little text: a "
-                                    "standard error needs at least two")));
+  EXPECT_THAT(
+      precision_warnings({}, report),
+      ElementsAre(HasSubstr("KL divergence 0.0123 of 1 sequence rests on too little text: a "
+                            "standard error needs at least two")));
+  ValidateOptions options;
+  options.min_same_top = 0.9;
+  report.continuation.same_top = {0.971};
+  EXPECT_THAT(precision_warnings(options, report)[1],
+              HasSubstr("does not decide --min-same-top 0.9: a standard error needs at least two"));
   report.continuation.kl_divergence = {1e-9};
   EXPECT_THAT(precision_warnings({}, report), IsEmpty());  // the same model
 }
