@@ -190,6 +190,12 @@ void choose_settings(PipelineOptions& options, const Original& original) {
        choose_defaults(original.config, options.open, options.settings)) {
     log_info(choice);
   }
+  const std::int64_t context = original.config.max_position_embeddings;
+  if (options.effort.seq_len > context) {
+    log_info(fmt::format("--seq-len {}: calibration texts have {} tokens, the model's context",
+                         options.effort.seq_len, context));
+    options.effort.seq_len = context;
+  }
 }
 
 KvPlan plan_conversion(const PipelineOptions& options, const ModelConfig& config) {

@@ -111,7 +111,6 @@ TokenSet calibration_tokens(const PipelineOptions& options, const Checkpoint& ch
                             const ModelConfig& config, const fs::path& work) {
   const CalibrationSources sources = sources_of(options, checkpoint, config);
   const CalibrationEffort effort = choose_effort(config, options.settings, options.effort);
-  const std::int64_t seq_len = std::min(effort.seq_len, config.max_position_embeddings);
   const bool texts = sources.builtin || !sources.files.empty();
   std::int64_t own_rows = 0;
   if (sources.self) {
@@ -124,7 +123,7 @@ TokenSet calibration_tokens(const PipelineOptions& options, const Checkpoint& ch
   if (texts) {
     TextOptions text;
     text.num_sequences = std::max<std::int64_t>(1, effort.num_sequences - own_rows);
-    text.seq_len = seq_len;
+    text.seq_len = effort.seq_len;
     text.builtin = sources.builtin;
     text.seed = options.settings.seed;
     tokens = load_token_set(sources.files, Tokenizer::load(checkpoint.directory()),
@@ -133,7 +132,7 @@ TokenSet calibration_tokens(const PipelineOptions& options, const Checkpoint& ch
   if (own_rows > 0) {
     const TokenSet own = write_own_text(checkpoint, config,
                                         {.num_sequences = own_rows,
-                                         .seq_len = seq_len,
+                                         .seq_len = effort.seq_len,
                                          .seed = options.settings.seed,
                                          .device = options.settings.device},
                                         work / "self.h5");

@@ -170,6 +170,21 @@ bool means_out_of_memory(const std::string& text) {
          text.find("could not create a primitive") != std::string::npos;
 }
 
+// Refuses numbers of more than 64 bits, of which CLI11 would make the largest one.
+void require_fit(CLI::Option& option) {
+  const bool is_unsigned = option.get_type_name().starts_with("UINT");
+  if (!is_unsigned && !option.get_type_name().starts_with("INT")) {
+    return;
+  }
+  const auto check = [is_unsigned](const std::string& word) {
+    errno = 0;
+    is_unsigned ? static_cast<void>(std::strtoull(word.c_str(), nullptr, 0))
+                : static_cast<void>(std::strtoll(word.c_str(), nullptr, 0));
+    return errno == ERANGE ? word + " does not fit in 64 bits" : std::string();
+  };
+  option.check(CLI::Validator(check, ""));
+}
+
 int parse_and_run(int argc, char** argv, const std::string& program, const std::string& description,
                   const std::function<Action(CLI::App&, CommonOptions&)>& declare) {
   CLI::App app(description, program);
@@ -184,6 +199,7 @@ int parse_and_run(int argc, char** argv, const std::string& program, const std::
         option->get_description().find("(default") != std::string::npos) {
       option->default_str("");
     }
+    require_fit(*option);
   }
   try {
     std::vector<std::string> arguments = arguments_of(app, argc, argv);
@@ -200,6 +216,8 @@ int parse_and_run(int argc, char** argv, const std::string& program, const std::
       }
     }
     fail_usage("{}; see {} --help", error.what(), program);
+  } catch (const CLI::ExtrasError&) {
+    fail_usage("not expected: {}; see {} --help", fmt::join(app.remaining(), " "), program);
   } catch (const CLI::ParseError& error) {
     fail_usage("{}; see {} --help", error.what(), program);
   }

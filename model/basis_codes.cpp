@@ -1,6 +1,5 @@
 #include "model/basis_codes.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "core/error.h"
@@ -138,12 +137,6 @@ BasisTransform decode_basis(const BasisCodes& codes, std::int64_t coefficients,
   KVC_CHECK(info.item<std::int32_t>() == 0 && transform.encoder.isfinite().all().item<bool>(),
             "{}: the stored basis has no inverse; export again", name);
   return transform;
-}
-
-bool is_basis_code(std::string_view name) {
-  const std::vector<BasisCodeSpec> specs = all_code_specs();
-  return std::any_of(specs.begin(), specs.end(),
-                     [name](const BasisCodeSpec& spec) { return name == spec.name; });
 }
 
 std::string basis_code_name(const std::string& prefix) { return prefix + kDecoder; }

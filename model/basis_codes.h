@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -62,8 +61,6 @@ BasisCodes code_basis(const BalancedBasis& basis, std::int64_t wide_columns);
 BasisTransform decode_basis(const BasisCodes& codes, std::int64_t coefficients,
                             const std::string& name);
 
-// True if `name` is one of named().
-bool is_basis_code(std::string_view name);
 // The tensor that every block in this form has.
 std::string basis_code_name(const std::string& prefix);  // "kvconvert.coded.<b>."
 // Error naming a tensor that is missing or has another shape or dtype, or scales that are not positive.

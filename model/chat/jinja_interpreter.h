@@ -66,7 +66,6 @@ class Interpreter {
   Value call_macro(const Statement& statement, Scope& scope, Arguments&& arguments);
 
   Value evaluate(const Expression& node, Scope& scope);
-  Value evaluate_inner(const Expression& node, Scope& scope);
   Value evaluate_binary(const Expression& node, Scope& scope);
   Value evaluate_comparison(const Expression& node, Scope& scope);
   Value evaluate_collection(const Expression& node, Scope& scope);

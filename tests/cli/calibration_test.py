@@ -48,6 +48,11 @@ class CalibrationText(ProgramTest):
         config = json.loads((self.directory / "mixed" / "config.json").read_text(encoding="utf-8"))
         self.assertEqual(len(config["kvconvert"]["calibration_hashes"]), 2)
 
+    def test_texts_are_no_longer_than_the_context(self):
+        plan = ("kvconvert", STORIES, "--kept-ratio", "0.25", "--plan", "--seq-len")
+        self.assertIn("--seq-len 513: calibration texts have 512 tokens, the model's context", self.run_ok(*plan, "513").stderr)
+        self.assertNotIn("calibration texts", self.run_ok(*plan, "512").stderr)
+
     def test_a_word_that_is_no_source_is_refused_with_those_that_are(self):
         for program, arguments in (("kvconvert", SHORT), ("kvcalibrate", ()), ("kvfisher", ())):
             self.assert_refused({2}, ["--calibration itself", "self, builtin"], program, STORIES, *arguments, "--calibration",

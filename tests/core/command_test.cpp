@@ -94,6 +94,26 @@ TEST(RunCommand, UsageErrorsGiveTwoAndOneLine) {
   }
 }
 
+TEST(RunCommand, UnexpectedArgumentsAreNamedInTheirOrder) {
+  EXPECT_THAT(run({"--absent", "3", "last"}).err,
+              StartsWith("kvtest: error: not expected: --absent 3 last; see"));
+}
+
+TEST(RunCommand, NumbersThatDoNotFitAreRefused) {
+  for (const char* option : {"--seed", "--threads"}) {
+    const Outcome outcome = run({option, "99999999999999999999"});
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.err,
+                HasSubstr(fmt::format("{}: 99999999999999999999 does not fit in 64 bits", option)));
+  }
+  CommonOptions options;
+  EXPECT_EQ(run(
+                {"--seed", "18446744073709551615"}, [] {}, &options)
+                .code,
+            0);
+  EXPECT_EQ(options.seed, 18446744073709551615u);
+}
+
 TEST(RunCommand, ErrorsBecomeOneMessageAndTheirCode) {
   const Outcome failed = run({}, [] { fail("x.h5: {} is too large", 3); });
   EXPECT_EQ(failed.code, 1);

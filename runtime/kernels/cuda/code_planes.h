@@ -20,8 +20,6 @@ KVC_HOST_DEVICE int plane_kinds(int bits) { return bits == 5 ? 4 | 16 : bits; }
 // The kinds from wide planes to narrow ones.
 KVC_HOST_DEVICE constexpr int kind_in_order(int order) { return order < 4 ? 3 - order : 4; }
 KVC_HOST_DEVICE constexpr int plane_bits(int kind) { return kind == 4 ? 1 : 1 << kind; }
-// How many bits of a code are below its plane of `plane` bits.
-KVC_HOST_DEVICE constexpr int bits_below(int bits, int plane) { return bits & (plane - 1); }
 // Bytes of a coefficient before its plane of `plane` bits.
 KVC_HOST_DEVICE constexpr int plane_offset(int bits, int plane) {
   return 4 * (bits & ~(2 * plane - 1));

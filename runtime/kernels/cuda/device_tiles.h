@@ -55,26 +55,19 @@ KVC_HOST_DEVICE const std::uint8_t* tile_at(const DeviceTiles& tiles, std::int64
 
 // A coefficient's width and its first byte in the tile, or the end of the codes.
 struct CoefficientPlace {
-  int bits, byte, left;  // left: coefficients of this width from this one on
+  int bits, byte;
 };
 KVC_HOST_DEVICE CoefficientPlace coefficient_place(const DeviceTiles& tiles, int coefficient) {
   int byte = 0;
   for (int bits = kMostCodeBits; bits >= 1; --bits) {
     const int count = tiles.coefficients[bits];
     if (coefficient < count) {
-      return {bits, byte + 4 * bits * coefficient, count - coefficient};
+      return {bits, byte + 4 * bits * coefficient};
     }
     coefficient -= count;
     byte += 4 * bits * count;
   }
-  return {0, byte, 0};
-}
-KVC_HOST_DEVICE void next_coefficient(const DeviceTiles& tiles, CoefficientPlace& place) {
-  place.byte += 4 * place.bits;
-  --place.left;
-  while (place.left == 0 && place.bits > 1) {
-    place.left = tiles.coefficients[--place.bits];
-  }
+  return {0, byte};
 }
 
 // Token `token`'s code of `bits` bits; planes: the coefficient's first byte.

@@ -180,7 +180,7 @@ class OptionsTest(unittest.TestCase):
         for name in ("help", "version", "list_models", "plan"):
             with self.assertRaisesRegex(TypeError, f"{name} is an option of the command line alone"):
                 kvconvert.plan(REFERENCE, **{name: True})
-        with self.assertRaisesRegex(kvconvert.ProgramError, "not expected: .*--kept-ratios; see"):
+        with self.assertRaisesRegex(kvconvert.ProgramError, "not expected: --kept-ratios 0.2; see"):
             kvconvert.plan(REFERENCE, kept_ratios=0.2)
         with self.assertRaisesRegex(kvconvert.ProgramError, "^[^-]*-none"):
             kvconvert.plan("-none", kept_ratio=0.2)
