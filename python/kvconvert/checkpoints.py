@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import pathlib
+import warnings
 
 import torch
 
@@ -50,6 +51,10 @@ class ConvertedCheckpoint:
         """Which of the tokens that the plan keeps exact the engine, vLLM or transformers, does not; None: it keeps all."""
 
     @staticmethod
+    def why_unlike_report(plan: dict) -> str | None:
+        """How engines read the directory in another way than the report measured, with the way out; None: they do not."""
+
+    @staticmethod
     def why_not_split(plan: dict, ranks: int) -> str | None:
         """What cannot be split over tensor parallel ranks, with the way out; None: nothing."""
 
@@ -75,6 +80,9 @@ class ConvertedCheckpoint:
             reason = refusal(kind, self.config["kvconvert"])
         if reason is not None:
             raise ConversionError(f"{self.path}: {reason}")
+        unlike = self.why_unlike_report(self.plan)
+        if unlike is not None:
+            warnings.warn(f"{self.path}: {unlike}", stacklevel=2)
         self.num_layers = len(self.plan["layers"])
         self.num_kv_heads, self.head_dim = self.plan["num_kv_heads"], self.plan["head_dim"]
         self._moved: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}

@@ -66,6 +66,12 @@ class CodedCheckpoint(ConvertedCheckpoint):
         return None
 
     @staticmethod
+    def why_unlike_report(plan: dict) -> str | None:
+        return None if plan.get("policy", {}).get("prefill") == "coded" else (
+            "converted with --prefill exact, and engines read prompts through codes, so more is lost than its report states; convert "
+            "with --prefill coded")
+
+    @staticmethod
     def why_not_split(plan: dict, ranks: int) -> str | None:
         joint = plan["num_kv_heads"] > 1 and any(block.get("head") is None for block in plan["coded"])
         return (f"codes over all {plan['num_kv_heads']} KV heads cannot be split over {ranks} tensor parallel ranks; convert with "

@@ -19,7 +19,8 @@ def attend_exactly(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     scores = torch.tanh(query @ keys.transpose(2, 3) * (scale / softcap)) * softcap
     if allowed is not None:
         scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
-    return torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype) @ values
+    weights = torch.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
+    return torch.nn.functional.dropout(weights, dropout) @ values
 
 
 def causal_mask(num_queries: int, num_keys: int, window: int | None, device: torch.device) -> torch.Tensor:

@@ -223,11 +223,17 @@ class Latents:
     def rank(self) -> int:
         return self.group.rank
 
-    def use(self, dtype: torch.dtype) -> None:
-        """Rebuilds from latents of this type from now on: a model may change its type after it was loaded."""
-        if self.decoders[0][0].dtype != dtype:
-            self.decoders = [tuple(part.to(dtype) for part in pair) for pair in self.decoders]
-            self.offsets = [tuple(None if part is None else part.to(dtype) for part in pair) for pair in self.offsets]
+    def use(self, dtype: torch.dtype, device: torch.device) -> None:
+        """Rebuilds from latents of this type on this device from now on: a model may be moved after it was loaded."""
+        own = self.decoders[0][0]
+        if (own.dtype, own.device) == (dtype, device):
+            return
+        self.decoders = [tuple(part.to(device, dtype) for part in pair) for pair in self.decoders]
+        self.offsets = [tuple(None if part is None else part.to(device, dtype) for part in pair) for pair in self.offsets]
+        self.encoders = [tuple(part.to(device) for part in pair) for pair in self.encoders]
+        self.forms = [dataclasses.replace(form, rope=form.rope and tuple(part.to(device) for part in form.rope)) for form in self.forms]
+        if self.group.calibrated:
+            self.mean_latent = self.mean_latent.to(device)
 
     def _encoded(self, rows: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
         keys = sum(linear(key, encoder) for (key, _), (encoder, _) in zip(rows, self.encoders))

@@ -28,6 +28,7 @@ class Conversion:
     factor_bytes: int  # what the weights grow by; below 0 where factors replace larger projections
     served_by: tuple[str, ...]  # engines that run the directory with its saving
     latents: tuple[tuple[int, int], ...] = ()  # numbers of a latent and layers that share it, from the first layer on
+    unlike_report: str | None = None  # how engines read it in another way than the report measured
 
     @property
     def kept_ratio(self) -> float | None:
@@ -57,6 +58,8 @@ class Conversion:
             lines.append(f"factors {self.factor_bytes / 1024:.1f} KiB; pays from {self.pays_from} tokens in flight{exact}")
         lines.append(f"exact: the first {self.sink_tokens} and the last {self.window_tokens} tokens")
         lines.append(f"runs in {', '.join(self.served_by)}")
+        if self.unlike_report is not None and len(self.served_by) > 1:
+            lines.append(self.unlike_report)
         return "\n".join(lines)
 
 
@@ -96,4 +99,5 @@ def show(directory: str | os.PathLike) -> Conversion:
         num_layers=layers, bytes_per_token=stored.bytes_per_token,
         plain_bytes_per_token=layers * layer_bytes, sink_tokens=sink, window_tokens=window,
         scopes=stored.scopes, forms=stored.forms, latents=stored.latents,
-        factor_bytes=_factor_bytes(directory) - projections, served_by=("kvrun", *engines))
+        factor_bytes=_factor_bytes(directory) - projections, served_by=("kvrun", *engines),
+        unlike_report=kind.why_unlike_report(plan))

@@ -162,6 +162,8 @@ class Outputs(ProgramTest):
         self.run_ok("kvconvert", STORIES, "--out", self.directory / "out", "--work", work, *FAST)
         self.assert_refused({1}, ["another checkpoint"], "kvexport", REFERENCE, "--conversion", work / "conversion",
                             "--out", self.directory / "exported")
+        self.assert_refused({1}, ["out/conversion.h5: no such file", "--work"], "kvexport", STORIES, "--conversion",
+                            self.directory / "out", "--out", self.directory / "exported")
 
     def test_outputs_that_cannot_be_written_are_known_before_the_work(self):
         out = self.directory / "out"

@@ -46,7 +46,7 @@ class LatentStore:
                softcap: float | None) -> torch.Tensor:
         """Attends to all tokens and stores the step's. query [batch, heads, q, head_dim], and so is the result."""
         latents, last = self.model_latents.latents[self.number], place == len(self.layers) - 1
-        latents.use(key.dtype)
+        latents.use(key.dtype, key.device)
         held = (self.model_latents.take_latents(self.layers[place]),) if self.projected else ()
         if not self.counts:
             self.counts, self.exact_counts = [0] * len(step.lengths), [0] * len(step.lengths)
@@ -66,7 +66,7 @@ class LatentStore:
             rows.append(new)
             outputs.append(torch.zeros_like(query[row]))
             if len(new[0]):
-                old = self._past(latents, place, row, step.past[row], query.dtype)
+                old = self._past(latents, place, row, step.past[row], query)
                 outputs[-1][:, real] = attend_prompt(
                     query[row][:, real].transpose(0, 1), step.lengths[row], old, new[:2], scale, softcap or 0.0,
                     latents.forms[place].window, exact_step=True).transpose(0, 1)
@@ -75,8 +75,9 @@ class LatentStore:
             self._take(latents)
         return torch.stack(outputs)
 
-    def _past(self, latents: Latents, place: int, row: int, past: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of a sequence's tokens that the next one sees, which is at position `past`."""
+    def _past(self, latents: Latents, place: int, row: int, past: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of a sequence's tokens that the next one sees, which is at position `past`; like: of their type, on
+        their device."""
         window = latents.forms[place].window
         first = max(past - window + 1, 0) if window else 0
         count, exact = self.counts[row], self.exact_counts[row]
@@ -85,9 +86,9 @@ class LatentStore:
         parts = [(), ()]
         if count:
             own = self.latents[row, begin:count]
-            parts = [(latents.keys(place, own, sinks + begin).to(dtype),), (latents.values(place, own),)]
+            parts = [(latents.keys(place, own, sinks + begin).to(like.dtype),), (latents.values(place, own),)]
         if not self.exact[place]:
-            empty = latents.keys(place, torch.zeros(0, latents.rank, dtype=dtype), 0).to(dtype)
+            empty = like.new_zeros(0, latents.num_kv_heads, latents.head_dim)
             return tuple(torch.cat((*part, empty)) for part in parts)
         spans = (min(first, sinks), sinks), (max(sinks, min(first - count, exact)), exact)
         return tuple(torch.cat((rows[row, slice(*spans[0])], *part, rows[row, slice(*spans[1])]))
@@ -154,7 +155,7 @@ class LatentStore:
     def _decode(self, latents: Latents, place: int, last: bool, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                 held: Rows, scale: float, softcap: float) -> torch.Tensor:
         """Stores one token of each sequence and attends. [batch, heads, head_dim]"""
-        batch = torch.arange(len(self.counts))
+        batch = torch.arange(len(self.counts), device=key.device)
         if self.at_once:
             self._grow(len(batch), max(self.counts) + 1, latents.rank, key)
             self.latents[batch, self.counts] = held[0].squeeze(1)

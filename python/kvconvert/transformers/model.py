@@ -6,8 +6,8 @@ import inspect
 import pathlib
 
 import torch
+from huggingface_hub import snapshot_download
 from transformers.generation.utils import ALL_CACHE_NAMES
-from transformers.utils import cached_file
 
 from kvconvert.checkpoints import ConvertedCheckpoint
 from kvconvert.codes import CodedCheckpoint
@@ -24,16 +24,18 @@ from kvconvert.transformers.model_parts import ModelParts
 
 _CACHE = ALL_CACHE_NAMES[0]  # the argument of forward passes: "past_key_values", "cache" in later versions of transformers
 _PARTS = {CodedCheckpoint: ModelCodes, LatentCheckpoint: ModelLatents, FusedCheckpoint: ModelFused}
-_HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+_HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision")
 
 
 def local_directory(name: str, options: dict) -> pathlib.Path:
-    """The directory of a model on this machine; options are from_pretrained's."""
-    path = pathlib.Path(name) / (options.get("subfolder") or "")
+    """The directory of a model on this machine, downloaded where it is a hub's; options are from_pretrained's."""
+    folder = options.get("subfolder") or ""
+    path = pathlib.Path(name) / folder
     if path.is_dir():
         return path
     hub = {key: options[key] for key in _HUB_OPTIONS if options.get(key) is not None}
-    return pathlib.Path(cached_file(str(name), "config.json", **hub)).parent
+    patterns = [f"{folder}/{files}" if folder else files for files in ("*.json", "*.safetensors")]
+    return pathlib.Path(snapshot_download(str(name), allow_patterns=patterns, **hub)) / folder
 
 
 def open_served(directory: pathlib.Path) -> ConvertedCheckpoint:

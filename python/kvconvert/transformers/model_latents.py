@@ -49,7 +49,8 @@ class _Inputs:
 
     def take(self) -> torch.Tensor:
         hidden, self._hidden = self._hidden, None
-        return linear(hidden, self.latent_proj.to(hidden.dtype))
+        self.latent_proj = self.latent_proj.to(hidden)
+        return linear(hidden, self.latent_proj)
 
 
 class ModelLatents(ModelParts):

@@ -108,12 +108,23 @@ class Devices(unittest.TestCase):
                 for context in (contextlib.nullcontext, on_device):
                     cache = model.new_cache()
                     with context(), mock.patch("kvconvert.latent_attention.ops", side_effect=AssertionError) if found else context():
-                        logits = [model(part, past_key_values=cache).logits for part in ids[:, :74].split([60, 1, 1, 1, 9, 1, 1], 1)]
+                        # A tensor that is made where torch makes them, and not beside the model's, cannot be computed with.
+                        with torch.device("meta") if found else context():
+                            logits = [model(part, past_key_values=cache).logits for part in ids[:, :74].split([60, 1, 1, 1, 9, 1, 1], 1)]
                         found.append((torch.cat(logits, 1), cache.nbytes(), model.generate(
                             **batch, do_sample=False, max_new_tokens=LENGTH, pad_token_id=1, eos_token_id=None)))
                 torch.testing.assert_close(found[1][0], found[0][0], atol=2e-3, rtol=2e-3)
                 self.assertEqual(found[1][1], found[0][1])
                 self.assertEqual(found[1][2].tolist(), found[0][2].tolist())
+
+    def test_latents_move_with_the_model(self):
+        model = AutoModelForCausalLM.from_pretrained(latent(*PCA, exact=EXACT), dtype=torch.float32)
+        for latents in model.coded.latents:
+            latents.use(torch.bfloat16, torch.device("meta"))
+            rebuild = [part for pair in (*latents.decoders, *latents.offsets) for part in pair]
+            others = [part for pair in (*latents.encoders, *(form.rope for form in latents.forms)) for part in pair]
+            self.assertEqual({(part.device.type, part.dtype) for part in rebuild}, {("meta", torch.bfloat16)})
+            self.assertEqual({(part.device.type, part.dtype) for part in (*others, latents.mean_latent)}, {("meta", torch.float32)})
 
     def test_floats_are_refused(self):
         directory = reference("--form", "rotated", "--scope", "head")

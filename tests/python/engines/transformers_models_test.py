@@ -1,6 +1,10 @@
 """Every family of docs/models.md that `coded` converts loads in transformers and computes what it should."""
 
+import pathlib
+import shutil
+import tempfile
 import unittest
+from unittest import mock
 
 import torch
 from safetensors.torch import load_file
@@ -8,6 +12,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokeni
 
 import kvconvert  # noqa: F401  registers the families
 from kvconvert.transformers import FAMILIES, CodedCache
+from kvconvert.transformers.model import local_directory
 
 from conversions import DATA, zoo
 
@@ -68,6 +73,24 @@ class ModelsTest(unittest.TestCase):
         self.assertEqual(type(model).__name__, "LlamaModel")
         self.assertIsInstance(model(torch.tensor([[1, 2, 3]])).past_key_values, CodedCache)
         self.assertTrue(AutoTokenizer.from_pretrained(directory)("Once").input_ids)
+
+    def test_a_name_on_a_hub(self):
+        """Weights are fetched before they are read: here, by a name in a local copy of the hub."""
+        directory = zoo("llama_gqa", "--form", "full")
+        with tempfile.TemporaryDirectory() as hub:
+            model = pathlib.Path(hub) / "models--someone--small"
+            shutil.copytree(directory, model / "snapshots" / "0123")
+            (model / "refs").mkdir()
+            (model / "refs" / "main").write_text("0123")
+            loaded = AutoModelForCausalLM.from_pretrained("someone/small", cache_dir=hub, local_files_only=True, dtype=torch.float32)
+        ids = torch.tensor([[1, 2, 3]])
+        expected = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)(ids).logits
+        self.assertTrue(torch.equal(loaded(ids).logits, expected))
+        for folder, files in ((None, ["*.json", "*.safetensors"]), ("part", ["part/*.json", "part/*.safetensors"])):
+            with mock.patch("kvconvert.transformers.model.snapshot_download", return_value="/copy") as download:
+                found = local_directory("someone/small", {"subfolder": folder, "revision": "main"})
+            self.assertEqual(found, pathlib.Path("/copy") / (folder or ""))
+            download.assert_called_once_with("someone/small", allow_patterns=files, revision="main")
 
     def test_text_longer_than_a_table_of_rope_is_refused(self):
         model = AutoModelForCausalLM.from_pretrained(zoo("llama_dynamic", "--form", "full", "--force"), dtype=torch.float32)

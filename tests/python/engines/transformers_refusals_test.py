@@ -4,11 +4,13 @@ import copy
 import pickle
 import tempfile
 import unittest
+import warnings
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 import kvconvert
+from kvconvert.codes import CodedCheckpoint
 from kvconvert.convert import flags
 
 from conversions import REFERENCE, convert, copy_of, edit_config, reference, tensor_place
@@ -33,6 +35,20 @@ class RefusalsTest(unittest.TestCase):
                             "--form", "full", exact=("--sink", "4", "--window", "64"))
         with self.refused("config.json: the first 4 and last 64 tokens .* --for transformers.*--export folded"):
             self.load(directory)
+
+    def test_prompts_that_the_report_read_exactly(self):
+        directory = copy_of(self.directory)
+        edit_config(directory, lambda config: config["kvconvert"]["plan"]["policy"].update(prefill="exact"))
+        words = "converted with --prefill exact, and engines read prompts through codes"
+        with warnings.catch_warnings(record=True) as shown:
+            warnings.simplefilter("always")
+            self.load(directory)
+        self.assertRegex("\n".join(str(warning.message) for warning in shown), f"config.json: {words}.*convert with --prefill coded")
+        self.assertIn(words, str(kvconvert.show(directory)))
+        self.assertNotIn("--prefill", str(kvconvert.show(self.directory)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            CodedCheckpoint(self.directory)
 
     def test_other_methods(self):
         directory = convert(REFERENCE, "--method", "minicache", "--num-sequences", "8", exact=())
