@@ -18,10 +18,9 @@ import torch
 
 from engine_caches import CACHES, Shape
 from kvquant import KvQuant, LayerCalibration
+from recall_facts import COLOURS, THINGS
 
 TEXTS = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data" / "texts"
-COLOURS = "red blue green black white brown pink gray gold tan".split()
-THINGS = "ball box hat cup book shoe kite boat drum coat lamp bell ring rope sock toy fork bag leaf stone".split()
 # Those of kvquant.py, by their bits.
 CALIBRATED = {"kvquant nuq4": 4, "kvquant nuq3": 3}
 MASK = 2**64 - 1

@@ -25,6 +25,7 @@ import tempfile
 from pathlib import Path
 
 from policy_plots import plot_budgets, plot_compositions
+from recall_facts import COLOURS, THINGS
 
 ROOT = Path(__file__).resolve().parent.parent
 POLICIES = ["full"] + [policy.format(budget, budget - 4) for budget in (256, 128, 64)
@@ -32,9 +33,6 @@ POLICIES = ["full"] + [policy.format(budget, budget - 4) for budget in (256, 128
                                       "snapkv:budget={},window=16", "pyramidkv:budget={},window=16,beta=5",
                                       "streamingllm:window={1}")]
 POLICIES += ["think:share=0.4", "think:share=0.6", "think:share=0.8"]
-COLOURS = ("red", "blue", "green", "black", "white", "brown", "pink", "gray", "gold", "tan")
-THINGS = ("ball", "box", "hat", "cup", "book", "shoe", "kite", "boat", "drum", "coat", "lamp", "bell", "ring", "rope", "sock", "toy",
-          "fork", "bag", "leaf", "stone")
 
 
 @dataclasses.dataclass

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "convert/fusion/fusion_plan.h"
 #include "convert/model_card.h"
 #include "convert/plan.h"
 #include "convert/plan_table.h"
@@ -154,6 +155,7 @@ Outcome convert_into(const PipelineOptions& options, const Original& original, c
                      const TokenSet& tokens, const StagePaths& paths, const fs::path& directory) {
   const fs::path conversion = run_stages(options, original, plan, tokens, paths);
   const Conversion converted = read_conversion(conversion);
+  check_fits(converted.fused, options.settings);  // an earlier run may have converted with --force
   log_report(converted);
   ExportOptions exporting;
   exporting.checkpoint = options.checkpoint;

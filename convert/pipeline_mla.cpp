@@ -70,11 +70,12 @@ void check_verdict(const PipelineOptions& options, const Verdict& verdict) {
     return;
   }
   throw Error(
-      fmt::format("{}: --export mla costs more than allowed: {}; {:.4g} more, --mla-allowed "
-                  "{:g}. Allow more with --mla-allowed {:.2g}, keep more with --kept-ratio, "
-                  "or leave --export out, which converts to coded",
-                  options.checkpoint.string(), verdict_line(verdict), verdict.excess(),
-                  options.mla_allowed, verdict.excess() * 1.05),
+      fmt::format(
+          "{}: --export mla costs more than allowed: {}; {:.4g} more, --mla-allowed "
+          "{:g}. Allow more with --mla-allowed {:.2g}, keep more with --kept-ratio, "
+          "or leave --export out, which converts to coded; runs with one --work DIR measure once",
+          options.checkpoint.string(), verdict_line(verdict), verdict.excess(), options.mla_allowed,
+          verdict.excess() * 1.05),
       ExitCode::kThresholdMissed);
 }
 

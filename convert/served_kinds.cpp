@@ -8,12 +8,15 @@
 #include "convert/methods/methods.h"
 #include "core/error.h"
 #include "core/kv_plan_bytes.h"
+#include "model/arch.h"
 
 namespace kvc {
 namespace {
 
 // True if one matrix makes queries, keys and values, as in python/kvconvert/plans.py.
-bool has_one_projection(std::string_view model_type) { return model_type == "phi3"; }
+bool has_one_projection(std::string_view model_type) {
+  return find_arch(model_type, "model_type").fused_projections;
+}
 
 bool stores_integers(const ConvertSettings& settings) {
   return settings.kv_dtype.starts_with("int");
@@ -115,7 +118,7 @@ void check_latents(ServingEngine engine, const ConvertSettings& settings,
                     to_string(engine), settings.method, to_string(rule));
     check_projections(engine, settings, model_type);
   }
-  KVC_CHECK_USAGE(model_type != "deepseek_v2",
+  KVC_CHECK_USAGE(!find_arch(model_type, "model_type").latent_attention,
                   "--for {}: does not run latents of {}'s own latents; leave --for out",
                   to_string(engine), model_type);
 }

@@ -25,6 +25,14 @@ class Pipeline {
     }
   }
 
+  void fail(std::exception_ptr failure) {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) {
+      failure_ = std::move(failure);
+    }
+    changed_.notify_all();
+  }
+
   void rethrow() const {
     if (failure_) {
       std::rethrow_exception(failure_);
@@ -47,14 +55,6 @@ class Pipeline {
     changed_.notify_all();
   }
 
-  void fail(std::exception_ptr failure) {
-    const std::lock_guard lock(mutex_);
-    if (!failure_) {
-      failure_ = std::move(failure);
-    }
-    changed_.notify_all();
-  }
-
   std::int64_t count_, ahead_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -74,16 +74,20 @@ void run_in_turn(std::int64_t count, const std::vector<StageFunction>& stages,
 
 }  // namespace
 
-void run_pipeline(std::int64_t count, std::int64_t ahead, const std::vector<StageFunction>& stages,
-                  const StageFunction& last) {
+void run_overlapped(std::int64_t count, std::int64_t ahead,
+                    const std::vector<StageFunction>& stages, const StageFunction& last) {
   if (ahead <= 1) {
     return run_in_turn(count, stages, last);
   }
   Pipeline pipeline(count, ahead, stages.size());
   {
     std::vector<std::jthread> threads;
-    for (std::size_t stage = 0; stage < stages.size(); ++stage) {
-      threads.emplace_back([&, stage] { pipeline.run(stage, stages[stage]); });
+    try {
+      for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+        threads.emplace_back([&, stage] { pipeline.run(stage, stages[stage]); });
+      }
+    } catch (...) {  // no thread to be had: those that wait for its items end
+      pipeline.fail(std::current_exception());
     }
     pipeline.run(stages.size(), last);
   }

@@ -15,7 +15,7 @@ using StageFunction = std::function<void(std::int64_t item)>;
 // are between start and the end of `last`, which bounds memory; with ahead <= 1 everything runs on the
 // caller's thread without overlap. The order of work within a stage, and thus its result, stays the same. The
 // first error ends all stages and is thrown here after their threads ended.
-void run_pipeline(std::int64_t count, std::int64_t ahead, const std::vector<StageFunction>& stages,
-                  const StageFunction& last);
+void run_overlapped(std::int64_t count, std::int64_t ahead,
+                    const std::vector<StageFunction>& stages, const StageFunction& last);
 
 }  // namespace kvc

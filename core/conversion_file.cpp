@@ -225,9 +225,10 @@ void write_conversion(const std::filesystem::path& directory, const Conversion& 
 Conversion read_conversion(const std::filesystem::path& path) {
   const bool is_file = path.filename() == kFileName;
   const std::filesystem::path directory = is_file ? path.parent_path() : path;
-  KVC_CHECK(std::filesystem::is_regular_file(directory / kFileName),
-            "{}: no such file; pass the folder `conversion` of a directory that kvconvert --work kept",
-            (directory / kFileName).string());
+  KVC_CHECK(
+      std::filesystem::is_regular_file(directory / kFileName),
+      "{}: no such file; pass the folder `conversion` of a directory that kvconvert --work kept",
+      (directory / kFileName).string());
   const Hdf5Reader file(directory / kFileName);
   const std::string subject = file.path().string();
   Conversion conversion;

@@ -71,6 +71,8 @@ struct TensorSource {
 // and then name. Throws Error when a source returns another number of bytes than its shape needs, and
 // on any write error (disk full), naming the file.
 void write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors);
+// The same, in place of a file that may exist. A run that is killed leaves the old file, or none, and `<path>.next`.
+void replace_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors);
 
 // The rules of a header that reading and writing share.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;

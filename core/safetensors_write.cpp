@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -72,6 +73,14 @@ void write_safetensors(const std::filesystem::path& path, std::vector<TensorSour
     file.write(bytes);
   }
   file.finish();
+}
+
+void replace_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors) {
+  const std::filesystem::path next = path.string() + ".next";
+  std::error_code ignored;
+  std::filesystem::remove(next, ignored);
+  write_safetensors(next, std::move(tensors));
+  std::filesystem::rename(next, path);
 }
 
 }  // namespace kvc

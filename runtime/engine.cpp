@@ -229,8 +229,7 @@ CompressionContext Engine::compression() const {
   return {*decoder_, factors_, kv_dtype_, pool_->page_tokens()};
 }
 
-// Tokens that can be appended before longrope's long factors set in; none are left of that number where
-// they have, or never do.
+// How many tokens fit before longrope's long factors apply; the largest number if they already do, or never will.
 std::int64_t Engine::tokens_until_longrope(const KvCache& cache) const {
   std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
   for (const RopeConfig& rope : config().ropes) {

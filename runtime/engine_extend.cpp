@@ -15,7 +15,7 @@
 namespace kvc {
 namespace {
 
-// Row indices of the tokens whose logits a call returns, and how many of each sequence.
+// The row of each sequence's last token.
 std::vector<std::int64_t> last_rows(const std::vector<std::int64_t>& lengths) {
   std::vector<std::int64_t> rows;
   std::int64_t end = 0;

@@ -8,6 +8,7 @@
 #include "core/hash.h"
 #include "core/output.h"
 #include "core/progress.h"
+#include "core/provenance.h"
 #include "core/safetensors.h"
 #include "validate/evaluation_text.h"
 #include "validate/report.h"
@@ -113,11 +114,9 @@ ReferenceLogits ReferenceRun::logits(const TokenRows& rows) {
   ReferenceLogits logits = computed(rows);
   if (has_room(options_.reference_logits, logits)) {
     try {
-      write_safetensors(file, sources_of(logits));
+      replace_safetensors(file, sources_of(logits));
     } catch (const Error& error) {
       log_info(fmt::format("the original's logits are not kept: {}", error.what()));
-      std::error_code ignored;
-      fs::remove(file, ignored);
     }
   }
   return logits;
@@ -142,7 +141,8 @@ Estimate ReferenceRun::calibration(const fs::path& tokens) {
 }
 
 fs::path ReferenceRun::file_of(const std::string& content, const char* ending) const {
-  const std::string key = fmt::format("{} {} {}", checkpoint_hash_, options_.dtype, content);
+  const std::string key =
+      fmt::format("{} {} {} {}", kToolVersion, checkpoint_hash_, options_.dtype, content);
   return options_.reference_logits / (sha256_hex(key).substr(0, 16) + ending);
 }
 

@@ -9,9 +9,13 @@ The facts are written as the reference checkpoint has learnt to recall them. Equ
 
 import json
 import random
+import sys
+from pathlib import Path
 
-COLOURS = "red blue green black white brown pink gray gold tan".split()
-THINGS = "ball box hat cup book shoe kite boat drum coat lamp bell ring rope sock toy fork bag leaf stone".split()
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from recall_facts import COLOURS, THINGS  # noqa: E402
+
 STORY_CHARACTERS = 3000
 SEPARATOR = "<|endoftext|>"
 

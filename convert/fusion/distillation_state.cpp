@@ -44,11 +44,7 @@ void save_state(const fs::path& path, const std::string& id, const DistillationS
                   static_cast<double>(state.evaluations_since_best), state.first_kl, state.best_kl},
                  at::kDouble);
   sources.push_back({"numbers." + id, Dtype::kF64, {5}, [numbers] { return bytes_of(numbers); }});
-  const fs::path next = path.string() + ".next";
-  std::error_code ignored;
-  fs::remove(next, ignored);
-  write_safetensors(next, std::move(sources));
-  fs::rename(next, path);
+  replace_safetensors(path, std::move(sources));
 }
 
 bool load_state(const fs::path& path, const std::string& id, DistillationState& state) {

@@ -80,10 +80,12 @@ std::string fit_table(const std::vector<FusedReport>& fits) {
   return table;
 }
 
-void check_fits(const ConversionJob& job) {
-  const FusionSettings& settings = job.settings.own<FusionSettings>();
+}  // namespace
+
+void check_fits(const std::vector<FusedReport>& fits, const ConvertSettings& chosen) {
+  const FusionSettings& settings = chosen.own<FusionSettings>();
   std::int64_t below = 0;
-  for (const FusedReport& fit : job.result.fused) {
+  for (const FusedReport& fit : fits) {
     below += std::min(fit.key_r2, fit.value_r2) < settings.min_r2 ? 1 : 0;
   }
   const char* why = settings.form == FusionForm::kFull
@@ -91,16 +93,17 @@ void check_fits(const ConversionJob& job) {
                         : "Factors per channel rarely fit a pretrained model, because its layers "
                           "do not match channel by channel; FusedKV models are trained from "
                           "scratch. Use --fusion matrices, --distill-steps to train the factors";
-  if (below == 0 || job.settings.any_fit || settings.mixed || settings.distill.steps > 0) {
+  if (below == 0 || chosen.any_fit || settings.mixed || settings.distill.steps > 0) {
     return;
   }
   throw RefusedError(fmt::format(
       "--method {}: {} of {} fused layers fit their sources badly: R^2 on the calibration "
       "text is below --min-r2 {:g} ({}). {}, --mixed to leave such layers plain, another "
       "method (--method commonkv), or --force to convert anyway",
-      job.settings.method, below, job.result.fused.size(), settings.min_r2,
-      fit_table(job.result.fused), why));
+      chosen.method, below, fits.size(), settings.min_r2, fit_table(fits), why));
 }
+
+namespace {
 
 void keep_fit(ConversionJob& job, FusedLayer& layer, const LayerFit& fit) {
   layer.key_sources = fit.key.sources;
@@ -158,7 +161,7 @@ void convert_fused_layers(ConversionJob& job, FusionWeights weights) {
         {.layer = layer.layer, .key_r2 = fit.key.r2, .value_r2 = fit.value.r2});
     fits[layer.layer] = fit;
   }
-  check_fits(job);
+  check_fits(job.result.fused, job.settings);
   for (FusedLayer& layer : job.result.plan.fused) {
     keep_fit(job, layer, fits.at(layer.layer));
   }

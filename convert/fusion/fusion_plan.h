@@ -66,8 +66,12 @@ enum class FusionWeights {
   kFitted,  // by FusionSettings
 };
 
-// As Method::convert: the fit of every fused layer goes to job.result.fused. Error listing every layer's R^2
-// where one is below FusionSettings::min_r2 (unless settings.any_fit), or, where `mixed`, such layers become plain.
+// Error listing every layer's R^2 where one is below FusionSettings::min_r2, unless settings.any_fit, `mixed` or a
+// distillation allow it.
+void check_fits(const std::vector<FusedReport>& fits, const ConvertSettings& settings);
+
+// As Method::convert: the fit of every fused layer goes to job.result.fused. check_fits() of them; where `mixed`, layers
+// that fit badly become plain.
 void convert_fused_layers(ConversionJob& job, FusionWeights weights);
 
 }  // namespace kvc

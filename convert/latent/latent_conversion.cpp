@@ -66,7 +66,7 @@ void convert_latent_groups(ConversionJob& job, const GroupSteps& steps) {
         [&](std::int64_t index) { on_own_stream(job.device, [&] { step(group_job(index)); }); });
   }
   (void)job.checkpoint.hash();  // found once, before threads ask for it
-  run_pipeline(count, job.device.is_cpu() ? 1 : kGroupsAhead, stages, [&](std::int64_t index) {
+  run_overlapped(count, job.device.is_cpu() ? 1 : kGroupsAhead, stages, [&](std::int64_t index) {
     GroupJob current = group_job(index);
     stream.advance(current.group.first_layer - stream.next_layer(), [](const LayerActivations&) {});
     const GroupResult result = steps.convert(current);

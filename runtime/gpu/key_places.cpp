@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/arithmetic.h"
+#include "runtime/kernels/cuda/attention_rank.h"
 
 namespace kvc {
 namespace {
@@ -100,12 +101,8 @@ class StoredPairs {
 }  // namespace
 
 std::int64_t rank_pairs(std::int64_t head_dim) {
-  for (const std::int64_t pairs : {16, 24, 32, 48}) {
-    if (head_dim <= 2 * pairs) {
-      return pairs;
-    }
-  }
-  return std::max<std::int64_t>(64, head_dim / 2);
+  const int pairs = rebuilt_pairs(head_dim);
+  return pairs > 0 ? pairs : head_dim / 2;
 }
 
 KeyPlaces key_places(const ModelConfig& config, const RopeTables& rope, int layer,

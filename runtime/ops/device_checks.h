@@ -12,12 +12,10 @@
 
 namespace kvc {
 
-// Contiguous, of this type and rank, on any device.
+// check_numbers() on any device.
 template <class T>
 T* device_numbers(const Tensor& tensor, ScalarType type, std::int64_t rank, const char* name) {
-  STD_TORCH_CHECK(tensor.scalar_type() == type && tensor.dim() == rank && tensor.is_contiguous(),
-                  "kvconvert: ", name, ": expected a contiguous tensor of ", rank,
-                  " dimensions, of another type than it has or else");
+  check_numbers(tensor, type, rank, name);
   return static_cast<T*>(tensor.data_ptr());
 }
 

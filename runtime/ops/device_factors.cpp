@@ -5,6 +5,7 @@
 #include <functional>
 #include <numeric>
 
+#include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/kernels/narrow.h"
 
 namespace kvc {
@@ -68,12 +69,6 @@ FactorRows value_rows(const HeadBlocks& values, std::int64_t layer, std::int64_t
   return rows;
 }
 
-int num_rebuilt_pairs(std::int64_t head_dim) {
-  const std::vector<int> taken = {16, 24, 32, 48, 64};
-  const auto found = std::lower_bound(taken.begin(), taken.end(), head_dim / 2);
-  return found == taken.end() ? 0 : *found;
-}
-
 // Channels of all first members of pairs, then of all second ones.
 RebuiltKeyRows rebuilt_key_rows(const HeadBlocks& keys, std::int64_t layer, std::int64_t num_pairs,
                                 std::int64_t width) {
@@ -81,7 +76,7 @@ RebuiltKeyRows rebuilt_key_rows(const HeadBlocks& keys, std::int64_t layer, std:
   for (std::int64_t head = 0; head < keys.num_kv_heads; ++head) {
     const PagedBlock& block = keys.of(head);
     std::vector<ChannelPair> pairs = channel_pairs_of(block.head_dim, num_pairs);
-    all.num_pairs = num_rebuilt_pairs(block.head_dim);
+    all.num_pairs = rebuilt_pairs(block.head_dim);
     pairs.resize(at(all.num_pairs), {-1, -1, -1});
     const std::int64_t first = keys.channel(layer, head);
     for (const bool second : {false, true}) {

@@ -39,8 +39,6 @@ struct RebuiltKeyRows {
   std::vector<std::int32_t> channels, angles;
   FactorRows rows;
 };
-// 0 where kernels take no heads of so many channels.
-int num_rebuilt_pairs(std::int64_t head_dim);
 RebuiltKeyRows rebuilt_key_rows(const HeadBlocks& keys, std::int64_t layer, std::int64_t num_pairs,
                                 std::int64_t width);
 

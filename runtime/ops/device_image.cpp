@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/arithmetic.h"
+#include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/kernels/cuda/device_layout.h"
 #include "runtime/kernels/cuda/paged_tokens.h"
 
@@ -56,7 +57,7 @@ DeviceImage::DeviceImage(const PagedCodes::Shape& shape, const std::vector<Paged
     refusal = "blocks of different numbers of KV heads";
   } else if (shape.num_layers > kMostPagedLayers) {
     refusal = "more than " + std::to_string(kMostPagedLayers) + " layers that are coded together";
-  } else if (are_met ? !meets_heads(shape.head_dim) : num_rebuilt_pairs(shape.head_dim) == 0) {
+  } else if (are_met ? !meets_heads(shape.head_dim) : rebuilt_pairs(shape.head_dim) == 0) {
     refusal = "heads of " + std::to_string(shape.head_dim) + " channels";
   }
   if (!refusal.empty()) {

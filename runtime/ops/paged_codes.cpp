@@ -9,7 +9,7 @@ namespace kvc {
 namespace {
 
 // Below as many products, another thread costs more than it saves; a run takes the time of some besides its own.
-constexpr std::int64_t kProductsPerThread = 1'000'000, kProductsOfRun = 20'000;
+constexpr std::int64_t kStoreProductsPerThread = 1'000'000, kProductsOfRun = 20'000;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
@@ -122,7 +122,7 @@ void PagedCodes::store(const PageMemory& pages, const std::int64_t* slots,
   }
   const std::int64_t mean_products =
       products * count / std::max<std::int64_t>(1, num_runs * num_blocks);
-  const std::int64_t least = kProductsPerThread / (kProductsOfRun + mean_products) + 1;
+  const std::int64_t least = kStoreProductsPerThread / (kProductsOfRun + mean_products) + 1;
   parallel(num_runs * num_blocks, least, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::size_t run = at(i / num_blocks);

@@ -30,13 +30,42 @@ inline void run_parallel(std::int64_t count, std::int64_t least,
   torch::stable::parallel_for(0, count, least, body);
 }
 
-// Contiguous, of this type and rank.
+inline const char* type_name(ScalarType type) {
+  switch (type) {
+    case ScalarType::Float:
+      return "float32";
+    case ScalarType::Double:
+      return "float64";
+    case ScalarType::BFloat16:
+      return "bfloat16";
+    case ScalarType::Half:
+      return "float16";
+    case ScalarType::Byte:
+      return "uint8";
+    case ScalarType::Int:
+      return "int32";
+    case ScalarType::Long:
+      return "int64";
+    default:
+      return "another type";
+  }
+}
+
+// An error where a tensor has another type or rank, or its numbers do not follow each other.
+inline void check_numbers(const Tensor& tensor, ScalarType type, std::int64_t rank,
+                          const char* name) {
+  STD_TORCH_CHECK(tensor.scalar_type() == type && tensor.dim() == rank && tensor.is_contiguous(),
+                  "kvconvert: ", name, ": expected a contiguous tensor of ", rank,
+                  " dimensions and type ", type_name(type), ", found ",
+                  tensor.is_contiguous() ? "a contiguous" : "a strided", " one of ", tensor.dim(),
+                  " and ", type_name(tensor.scalar_type()));
+}
+
+// check_numbers() on the CPU.
 template <class T>
 const T* numbers(const Tensor& tensor, ScalarType type, std::int64_t rank, const char* name) {
-  STD_TORCH_CHECK(tensor.is_cpu() && tensor.scalar_type() == type && tensor.dim() == rank &&
-                      tensor.is_contiguous(),
-                  "kvconvert: ", name, ": expected a contiguous tensor of ", rank,
-                  " dimensions on the CPU, of another type than it has or else");
+  STD_TORCH_CHECK(tensor.is_cpu(), "kvconvert: ", name, ": expected a tensor on the CPU");
+  check_numbers(tensor, type, rank, name);
   return static_cast<const T*>(tensor.data_ptr());
 }
 

@@ -165,6 +165,13 @@ class Equalities(ProgramTest):
                     "--out", self.directory / "exported", "--quiet")
         self.assertEqual(listing(self.directory / "exported"), listing(self.directory / "out"))
 
+    def test_a_conversion_that_was_forced_is_refused_without(self):
+        """The later run finds it in --work, with fits that --min-r2 refuses."""
+        fused = ("kvconvert", STORIES, "--method", "fusedkv", "--work", self.directory / "work", "--num-sequences", "4", "--seq-len", "64",
+                 "--no-validate", "--out")
+        self.run_ok(*fused, self.directory / "forced", "--force")
+        self.assert_refused((1,), ("--min-r2", "--force to convert anyway"), *fused, self.directory / "out")
+
     def test_greedy_text_of_a_public_model(self):
         expected = (STORIES / "expected_greedy.txt").read_text(encoding="utf-8")
         process = self.run_ok("kvrun", STORIES, "--prompt", "Once upon a time", "--max-new-tokens", "256",

@@ -45,14 +45,14 @@ StageFunction noting(Diary& diary, char stage) {
 
 TEST(StagePipeline, RunsInTurnWithoutRoomAhead) {
   Diary diary;
-  run_pipeline(3, 1, {noting(diary, 'a'), noting(diary, 'b')}, noting(diary, 'z'));
+  run_overlapped(3, 1, {noting(diary, 'a'), noting(diary, 'b')}, noting(diary, 'z'));
   EXPECT_EQ(diary.lines(),
             (std::vector<std::string>{"a0", "b0", "z0", "a1", "b1", "z1", "a2", "b2", "z2"}));
 }
 
 TEST(StagePipeline, KeepsTheOrderOfItemsAndOfStages) {
   Diary diary;
-  run_pipeline(20, 3, {noting(diary, 'a'), noting(diary, 'b')}, noting(diary, 'z'));
+  run_overlapped(20, 3, {noting(diary, 'a'), noting(diary, 'b')}, noting(diary, 'z'));
   for (const char stage : {'a', 'b', 'z'}) {
     std::vector<std::string> expected;
     for (int item = 0; item < 20; ++item) {
@@ -73,36 +73,36 @@ TEST(StagePipeline, KeepsTheOrderOfItemsAndOfStages) {
 // Would wait for ever if the second item began only when the first has left.
 TEST(StagePipeline, OverlapsStages) {
   std::latch second_begun(1);
-  run_pipeline(2, 2,
-               {[&](std::int64_t item) {
-                  if (item == 1) {
-                    second_begun.count_down();
-                  }
-                },
-                [&](std::int64_t item) {
-                  if (item == 0) {
-                    second_begun.wait();
-                  }
-                }},
-               [](std::int64_t) {});
+  run_overlapped(2, 2,
+                 {[&](std::int64_t item) {
+                    if (item == 1) {
+                      second_begun.count_down();
+                    }
+                  },
+                  [&](std::int64_t item) {
+                    if (item == 0) {
+                      second_begun.wait();
+                    }
+                  }},
+                 [](std::int64_t) {});
 }
 
 TEST(StagePipeline, BoundsWhatIsUnderWay) {
   std::atomic<int> held = 0, most = 0;
-  run_pipeline(30, 3,
-               {[&](std::int64_t) { most = std::max<int>(most, ++held); }, [](std::int64_t) {}},
-               [&](std::int64_t) {
-                 std::this_thread::yield();
-                 --held;
-               });
+  run_overlapped(30, 3,
+                 {[&](std::int64_t) { most = std::max<int>(most, ++held); }, [](std::int64_t) {}},
+                 [&](std::int64_t) {
+                   std::this_thread::yield();
+                   --held;
+                 });
   EXPECT_EQ(held, 0);
   EXPECT_LE(most, 3);
 }
 
 TEST(StagePipeline, RunsTheLastStepOnTheCallersThread) {
   const auto caller = std::this_thread::get_id();
-  run_pipeline(4, 2, {[&](std::int64_t) { EXPECT_NE(std::this_thread::get_id(), caller); }},
-               [&](std::int64_t) { EXPECT_EQ(std::this_thread::get_id(), caller); });
+  run_overlapped(4, 2, {[&](std::int64_t) { EXPECT_NE(std::this_thread::get_id(), caller); }},
+                 [&](std::int64_t) { EXPECT_EQ(std::this_thread::get_id(), caller); });
 }
 
 TEST(StagePipeline, ThrowsTheFirstErrorOfAnyStage) {
@@ -117,7 +117,7 @@ TEST(StagePipeline, ThrowsTheFirstErrorOfAnyStage) {
     }
     for (const std::int64_t ahead : {1, 3}) {
       try {
-        run_pipeline(10, ahead, {all[0], all[1]}, all[2]);
+        run_overlapped(10, ahead, {all[0], all[1]}, all[2]);
         FAIL() << "nothing was thrown";
       } catch (const std::runtime_error& error) {
         EXPECT_EQ(error.what(), std::to_string(failing));
@@ -128,7 +128,7 @@ TEST(StagePipeline, ThrowsTheFirstErrorOfAnyStage) {
 
 TEST(StagePipeline, DoesNothingWithoutItems) {
   Diary diary;
-  run_pipeline(0, 3, {noting(diary, 'a')}, noting(diary, 'z'));
+  run_overlapped(0, 3, {noting(diary, 'a')}, noting(diary, 'z'));
   EXPECT_TRUE(diary.lines().empty());
 }
 

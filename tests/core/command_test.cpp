@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <iterator>
 #include <new>
 
 #include "core/error.h"
@@ -100,18 +102,28 @@ TEST(RunCommand, UnexpectedArgumentsAreNamedInTheirOrder) {
 }
 
 TEST(RunCommand, NumbersThatDoNotFitAreRefused) {
-  for (const char* option : {"--seed", "--threads"}) {
-    const Outcome outcome = run({option, "99999999999999999999"});
-    EXPECT_EQ(outcome.code, 2);
-    EXPECT_THAT(outcome.err,
-                HasSubstr(fmt::format("{}: 99999999999999999999 does not fit in 64 bits", option)));
+  const auto outcome_of = [](const char* option, std::string number) {
+    std::vector<std::string> words{"kvtest", option, std::move(number)};
+    std::vector<char*> argv;
+    std::ranges::transform(words, std::back_inserter(argv), [](auto& word) { return word.data(); });
+    std::int64_t count = 0;
+    std::uint64_t size = 0;
+    ::testing::internal::CaptureStderr();
+    const int code = run_command(3, argv.data(), "Tests.", [&](CLI::App& app, CommonOptions&) {
+      app.add_option("--count", count);
+      app.add_option("--size", size);
+      return [] {};
+    });
+    return std::pair(code, ::testing::internal::GetCapturedStderr());
+  };
+  EXPECT_EQ(outcome_of("--count", "9223372036854775807").first, 0);
+  EXPECT_EQ(outcome_of("--size", "18446744073709551615").first, 0);
+  for (const auto& [option, number] :
+       {std::pair{"--count", "9223372036854775808"}, {"--size", "18446744073709551616"}}) {
+    const auto [code, message] = outcome_of(option, number);
+    EXPECT_EQ(code, 2);
+    EXPECT_THAT(message, HasSubstr(fmt::format("{}: {} does not fit in 64 bits", option, number)));
   }
-  CommonOptions options;
-  EXPECT_EQ(run(
-                {"--seed", "18446744073709551615"}, [] {}, &options)
-                .code,
-            0);
-  EXPECT_EQ(options.seed, 18446744073709551615u);
 }
 
 TEST(RunCommand, ErrorsBecomeOneMessageAndTheirCode) {

@@ -106,6 +106,19 @@ TEST_F(Safetensors, AsksForTensorsOneByOneInFileOrder) {
   EXPECT_EQ(bytes.substr(bytes.size() - 23), "zzzzzzzzaaaaaaaabbbbccc");
 }
 
+TEST_F(Safetensors, ReplacesAFileAndWhatAKilledRunLeft) {
+  const std::vector<std::byte> data(8, std::byte{7});
+  const auto sources = [&] {
+    return std::vector<TensorSource>{{"t", Dtype::kU8, {8}, [&] { return std::span(data); }}};
+  };
+  for (const char* name : {"a", "a.next"}) {
+    std::ofstream(file(name)) << "cut short";
+  }
+  replace_safetensors(file("a"), sources());
+  EXPECT_NE(SafetensorsFile::open(file("a")).find("t"), nullptr);
+  EXPECT_FALSE(std::filesystem::exists(file("a.next")));
+}
+
 TEST_F(Safetensors, RefusesWrongSources) {
   const std::string four(4, 'x');
   const auto source = [&](const std::string& name, std::vector<std::int64_t> shape) {

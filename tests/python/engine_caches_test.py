@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import unittest
@@ -16,6 +17,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 
 import engine_caches as engines  # noqa: E402
 import kvquant  # noqa: E402
+import recall_facts  # noqa: E402
 
 HEADS_OF_128 = engines.Shape(num_layers=8, num_kv_heads=2, head_dim=128)
 
@@ -26,6 +28,15 @@ def random_rows(*size, seed=0):
 
 def share_lost(read, original):
     return ((read - original).square().sum() / original.square().sum()).item()
+
+
+class Facts(unittest.TestCase):
+    def test_all_have_the_words_of_the_training(self):
+        for path in ("training/train_reference_model.py", "validate/tasks/recall.cpp"):
+            words = re.findall("[a-z]+", (ROOT / path).read_text(encoding="utf-8"))
+            for facts in (recall_facts.COLOURS, recall_facts.THINGS):
+                first = words.index(facts[1]) - 1  # the second word occurs nowhere before
+                self.assertEqual(words[first:first + len(facts)], facts, path)
 
 
 class Numbers(unittest.TestCase):

@@ -1,4 +1,6 @@
 // What attention over rows, latents and codes does not take.
+#include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "runtime/kernels/cuda/attention_codes.h"
@@ -144,16 +146,10 @@ LaunchError check_rank_attention(const RankAttention& params) {
   if (params.has_weights()) {
     return {};
   }
-  switch (params.keys.pairs.num_pairs) {
-    case 16:
-    case 24:
-    case 32:
-    case 48:
-    case 64:
-      break;
-    default:
-      return "latent attention: " + std::to_string(params.keys.pairs.num_pairs) +
-             " rebuilt rotary pairs, expected 16, 24, 32, 48 or 64; pad with pairs of channel -1";
+  if (std::find(std::begin(kRebuiltPairs), std::end(kRebuiltPairs), params.keys.pairs.num_pairs) ==
+      std::end(kRebuiltPairs)) {
+    return "latent attention: " + std::to_string(params.keys.pairs.num_pairs) +
+           " rebuilt rotary pairs, expected 16, 24, 32, 48 or 64; pad with pairs of channel -1";
   }
   const int rank = params.reads_codes() ? params.key_codes.most_coefficients : params.key_rank;
   if (params.keys.projections != nullptr) {

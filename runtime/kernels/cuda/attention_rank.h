@@ -28,10 +28,22 @@ struct KeyPairs {
       nullptr;  // [num_kv_heads, 2, num_pairs] added before norm and RoPE; null: zeros
 };
 
+// How many pairs a kernel rebuilds.
+inline constexpr int kRebuiltPairs[] = {16, 24, 32, 48, 64};
+// The fewest of them that hold a head's channels; 0: none do.
+constexpr int rebuilt_pairs(std::int64_t head_dim) {
+  for (const int pairs : kRebuiltPairs) {
+    if (head_dim <= 2 * pairs) {
+      return pairs;
+    }
+  }
+  return 0;
+}
+
 // Keys = gain * scale * (projection latent) + offset, then norm and RoPE. Layouts are made once, when a model is
 // loaded; rows of `projection` without a pair are zeros.
 struct RebuiltKeys {
-  KeyPairs pairs{};  // 16, 24, 32, 48 or 64 of them
+  KeyPairs pairs{};  // as many as kRebuiltPairs says
   const void* projection =
       nullptr;          // [num_kv_heads, 2, num_pairs, rank_stride], zeros behind the rank
   int rank_stride = 0;  // a multiple of 32

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`vllm serve` with codes under load, and after it was killed.
 
-Clients on this machine send prompts for KVC_SERVER_SECONDS (60 by default). Every answer is compared with that of an
+Clients on this machine send prompts for KVC_SERVER_SECONDS (120 by default). Every answer is compared with that of an
 engine without a server, and the memory of the server's processes is watched. Runs in an environment with vllm and the
 plugin.
 """
@@ -27,7 +27,7 @@ from transformers import AutoTokenizer
 from vllm_checkpoints import LENGTHS, REFERENCE, begun, convert, heldout
 from vllm_serving_test import run
 
-SECONDS = int(os.environ.get("KVC_SERVER_SECONDS", "60"))
+SECONDS = int(os.environ.get("KVC_SERVER_SECONDS", "120"))
 CLIENTS = 6
 NEW_TOKENS = 24
 CACHE_BYTES = 16 << 20  # about 21,800 tokens: the prompts do not all fit, running sequences always do
