@@ -15,14 +15,260 @@ constexpr std::int64_t kTokensTogether = 1024;
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-// A part of a sequence's codes, for one range of heads.
-struct Task {
-  std::int64_t sequence, heads;
-  std::int64_t first, last;  // tokens
-  std::int64_t partial;      // its number
-};
-
 }  // namespace
+
+// One call of attend(). A range is a sequence and the heads that some blocks hold together. Its codes are read in parts, its
+// open tiles at once for all heads, and then both are joined.
+class PagedCodes::AttentionPass {
+ public:
+  AttentionPass(const PagedCodes& codes, const PageMemory& pages, const Sequences& sequences,
+                const OpenTiles& open, std::int64_t layer, const HeadRows& query,
+                const HeadRows& output)
+      : codes_(codes),
+        shape_(codes.shape_),
+        pages_(pages),
+        sequences_(sequences),
+        open_(open),
+        layer_(layer),
+        query_(query),
+        output_(output),
+        per_kv_(shape_.num_heads / shape_.num_kv_heads),
+        num_head_sets_(static_cast<std::int64_t>(codes.heads_.size())),
+        has_first_(codes.blocks_[codes.heads_.front().keys].has_first()),
+        tasks_(plan_tasks()),
+        missing_(ranges_.size()),
+        partials_(count_of(tasks_), most_heads(), most_width()),
+        of_open_(has_open() ? sequences.count : 0, shape_.num_heads, shape_.head_dim),
+        first_scores_(at(has_first_ ? sequences.count * num_head_sets_ * most_heads() : 0),
+                      -INFINITY) {
+    for (std::size_t range = 0; range < ranges_.size(); ++range) {
+      missing_[range] = ranges_[range].last - ranges_[range].first + (has_open() ? 1 : 0);
+    }
+    for (const Heads& heads : codes.heads_) {
+      first_keys_.push_back(has_first_ ? codes.blocks_[heads.keys].first_keys(shape_.rope, layer)
+                                       : std::vector<float>());
+    }
+  }
+
+  // Threads take items one after the other: a sequence's open tiles, or a part of its codes. Whoever ends the last item of a
+  // range joins its parts, so that no thread waits for another.
+  void run(const Parallel& parallel) {
+    const std::int64_t num_items = count_of(tasks_) + (has_open() ? sequences_.count : 0);
+    std::atomic<std::int64_t> next = 0;
+    parallel(std::min(num_items, products() / kProductsPerThread + 1), 1,
+             [&](std::int64_t, std::int64_t) {
+               for (std::int64_t item = next++; item < num_items; item = next++) {
+                 take(item);
+               }
+             });
+  }
+
+ private:
+  // A part of a range's codes.
+  struct Task {
+    std::int64_t range;
+    std::int64_t first, last;  // tokens
+  };
+  // Tasks of a range.
+  struct Range {
+    std::int64_t first, last;
+  };
+
+  static std::int64_t count_of(const std::vector<Task>& tasks) {
+    return static_cast<std::int64_t>(tasks.size());
+  }
+  bool has_open() const { return open_.numbers != nullptr; }
+  std::int64_t sequence_of(std::int64_t range) const { return range / num_head_sets_; }
+  const Heads& heads_of(std::int64_t range) const {
+    return codes_.heads_[at(range % num_head_sets_)];
+  }
+  // Numbers of a head's weighted sum of codes.
+  std::int64_t width_of(const Heads& heads) const {
+    return codes_.blocks_[heads.values].spec().layout.num_coefficients() + 1;
+  }
+  std::int64_t most_heads() const {
+    std::int64_t most = 0;
+    for (const Heads& heads : codes_.heads_) {
+      most = std::max(most, heads.count * per_kv_);
+    }
+    return most;
+  }
+  std::int64_t most_width() const {
+    std::int64_t most = 0;
+    for (const Heads& heads : codes_.heads_) {
+      most = std::max(most, width_of(heads));
+    }
+    return most;
+  }
+  // Tokens of a sequence that its window hides.
+  std::int64_t hidden_of(std::int64_t sequence) const {
+    const std::int64_t before = sequences_.tokens[sequence] - shape_.window;
+    return shape_.window == 0 ? 0 : std::max<std::int64_t>(0, before);
+  }
+  // Of a range's first token, which has a mean of its own: one score for each of its heads.
+  float* first_scores_of(std::int64_t range) { return first_scores_.data() + range * most_heads(); }
+
+  std::vector<Task> plan_tasks() {
+    std::vector<Task> tasks;
+    for (std::int64_t range = 0; range < sequences_.count * num_head_sets_; ++range) {
+      const std::int64_t sequence = sequence_of(range), begin = count_of(tasks);
+      for_each_part(hidden_of(sequence), open_.first_token(sequences_.tokens[sequence]),
+                    kTokensTogether, [&](std::int64_t first, std::int64_t last) {
+                      tasks.push_back({range, first, last});
+                    });
+      ranges_.push_back({begin, count_of(tasks)});
+    }
+    return tasks;
+  }
+
+  std::int64_t products() const {
+    std::int64_t products =
+        sequences_.count * shape_.num_heads * shape_.head_dim * kTileTokens * open_.each;
+    for (const Task& task : tasks_) {
+      const Heads& heads = heads_of(task.range);
+      products += (task.last - task.first) * heads.count * per_kv_ * width_of(heads);
+    }
+    return products;
+  }
+
+  void take(std::int64_t item) {
+    if (item < count_of(tasks_)) {
+      attend_part(item);
+      end_item(tasks_[at(item)].range);
+      return;
+    }
+    const std::int64_t sequence = item - count_of(tasks_);
+    codes_.attend_open(open_, sequence, hidden_of(sequence), sequences_.tokens[sequence], query_,
+                       of_open_[sequence]);
+    for (std::int64_t set = 0; set < num_head_sets_; ++set) {
+      end_item(sequence * num_head_sets_ + set);
+    }
+  }
+
+  void end_item(std::int64_t range) {
+    if (missing_[at(range)].fetch_sub(1) == 1) {
+      finish(range);
+    }
+  }
+
+  std::vector<float> queries_of(std::int64_t range) const {
+    const Heads& heads = heads_of(range);
+    std::vector<float> numbers(at(heads.count * per_kv_ * shape_.head_dim));
+    for (std::int64_t head = 0; head < heads.count * per_kv_; ++head) {
+      load_row(query_, sequence_of(range), heads.first * per_kv_ + head, shape_.head_dim,
+               numbers.data() + head * shape_.head_dim);
+    }
+    return numbers;
+  }
+
+  void attend_part(std::int64_t number) {
+    const Task& task = tasks_[at(number)];
+    const Heads& heads = heads_of(task.range);
+    const CodedRows &keys = codes_.blocks_[heads.keys], &values = codes_.blocks_[heads.values];
+    const std::int64_t page_tokens = pages_.page_tiles * kTileTokens;
+    const std::int64_t start = task.first / page_tokens * page_tokens;
+    const std::int32_t* page_numbers =
+        sequences_.pages + sequence_of(task.range) * sequences_.stride;
+    const auto key_places = codes_.places(pages_, page_numbers, heads.keys, task.first, task.last);
+    const auto value_places =
+        codes_.places(pages_, page_numbers, heads.values, task.first, task.last);
+    const auto tiles = [&](const std::vector<const void*>& of, const CodedRows& rows) {
+      const TileLayout& layout = rows.spec().layout;
+      return CodeTiles{layout.bytes() == 0 ? nullptr : of.data(), pages_.page_tiles,
+                       (task.last - start + kTileTokens - 1) / kTileTokens, layout};
+    };
+    const CodeTiles of_keys = tiles(key_places, keys);
+    const CodedSegment segment{
+        .keys = of_keys,
+        .values = heads.keys == heads.values ? of_keys : tiles(value_places, values),
+        .rows = keys.keys(layer_),
+        .first_position = start,
+        .first_token = has_first_ && start == 0
+                           ? FirstToken{first_keys_[at(task.range % num_head_sets_)].data(),
+                                        first_scores_of(task.range)}
+                           : FirstToken{}};
+    const std::vector<float> query = queries_of(task.range);
+    const DecodeAttentionParams params{.query = query.data(),
+                                       .num_heads = heads.count * per_kv_,
+                                       .num_kv_heads = heads.count,
+                                       .head_dim = shape_.head_dim,
+                                       .scale = shape_.scale,
+                                       .softcap = shape_.softcap,
+                                       .raw_keys = {.rope = shape_.rope}};
+    coded_attention_partial(params, segment, task.first - start, task.last - start,
+                            partials_[number]);
+  }
+
+  // Values that a range's codes give, and each head's log-sum-exp. The range has tasks.
+  void join_parts(std::int64_t range, std::vector<float>& values, std::vector<float>& log_sums) {
+    const Heads& heads = heads_of(range);
+    const auto [first, last] = ranges_[at(range)];
+    const std::int64_t width = width_of(heads), num_heads = heads.count * per_kv_;
+    std::vector<AttentionPartial> parts;
+    for (std::int64_t task = first; task < last; ++task) {
+      parts.push_back(partials_[task]);
+    }
+    std::vector<float> sums(at(num_heads * width)), first_weights(at(num_heads));
+    combine_partials(parts.data(), last - first, num_heads, width, sums.data(), log_sums.data());
+    for (std::int64_t head = 0; has_first_ && head < num_heads; ++head) {
+      first_weights[at(head)] = std::exp(first_scores_of(range)[head] - log_sums[at(head)]);
+    }
+    for (std::int64_t kv_head = 0; kv_head < heads.count; ++kv_head) {
+      codes_.blocks_[heads.values].decode_sums(
+          layer_, heads.in_values + kv_head, per_kv_, sums.data() + kv_head * per_kv_ * width,
+          has_first_ ? first_weights.data() + kv_head * per_kv_ : nullptr,
+          values.data() + kv_head * per_kv_ * shape_.head_dim);
+    }
+  }
+
+  // Joins a range's parts with its sequence's open tiles.
+  void finish(std::int64_t range) {
+    const Heads& heads = heads_of(range);
+    const std::int64_t num_heads = heads.count * per_kv_, head_dim = shape_.head_dim;
+    const bool has_codes = ranges_[at(range)].first < ranges_[at(range)].last;
+    std::vector<float> values(at(num_heads * head_dim)), log_sums(at(num_heads));
+    if (has_codes) {
+      join_parts(range, values, log_sums);
+    }
+    if (has_open()) {
+      std::vector<float> ones(at(num_heads), 1), of_codes = values;
+      std::vector<AttentionPartial> both;
+      if (has_codes) {
+        both.push_back(
+            {.max = log_sums.data(), .sum = ones.data(), .output = of_codes.data(), .scores = {}});
+      }
+      const AttentionPartial all = of_open_[sequence_of(range)];
+      const std::int64_t from = heads.first * per_kv_;
+      both.push_back({.max = all.max + from,
+                      .sum = all.sum + from,
+                      .output = all.output + from * head_dim,
+                      .scores = {}});
+      combine_partials(both.data(), static_cast<std::int64_t>(both.size()), num_heads, head_dim,
+                       values.data());
+    }
+    for (std::int64_t head = 0; head < num_heads; ++head) {
+      store_row(output_, sequence_of(range), heads.first * per_kv_ + head, head_dim,
+                values.data() + head * head_dim);
+    }
+  }
+
+  const PagedCodes& codes_;
+  const Shape& shape_;
+  const PageMemory& pages_;
+  const Sequences& sequences_;
+  const OpenTiles& open_;
+  std::int64_t layer_;
+  const HeadRows &query_, &output_;
+  std::int64_t per_kv_;         // query heads of a KV head
+  std::int64_t num_head_sets_;  // sets of heads that blocks hold together
+  bool has_first_;              // the first token has a mean of its own
+  std::vector<Range> ranges_;
+  std::vector<Task> tasks_;
+  std::vector<std::atomic<std::int64_t>> missing_;  // items of each range that have not ended
+  PartialMemory partials_, of_open_;
+  std::vector<float> first_scores_;             // [ranges, most_heads()]
+  std::vector<std::vector<float>> first_keys_;  // [num_head_sets]
+};
 
 void PagedCodes::attend_open(const OpenTiles& open, std::int64_t sequence, std::int64_t first,
                              std::int64_t last, const HeadRows& query,
@@ -54,171 +300,7 @@ void PagedCodes::attend_open(const OpenTiles& open, std::int64_t sequence, std::
 void PagedCodes::attend(const PageMemory& pages, const Sequences& sequences, const OpenTiles& open,
                         std::int64_t layer, const HeadRows& query, const HeadRows& output,
                         const Parallel& parallel) const {
-  const std::int64_t head_dim = shape_.head_dim, per_kv = shape_.num_heads / shape_.num_kv_heads;
-  const std::int64_t page_tokens = pages.page_tiles * kTileTokens;
-  const auto width_of = [&](const Heads& heads) {
-    return blocks_[heads.values].spec().layout.num_coefficients() + 1;
-  };
-  std::vector<Task> tasks;
-  std::vector<std::int64_t> ends;  // of the tasks of every sequence and range of heads
-  std::int64_t most_heads = 0, most_width = 0;
-  for (const Heads& heads : heads_) {
-    most_heads = std::max(most_heads, heads.count * per_kv);
-    most_width = std::max(most_width, width_of(heads));
-  }
-  const auto num_ranges = static_cast<std::int64_t>(heads_.size());
-  const auto hidden_of = [&](std::int64_t sequence) {
-    const std::int64_t before = sequences.tokens[sequence] - shape_.window;
-    return shape_.window == 0 ? 0 : std::max<std::int64_t>(0, before);
-  };
-  const bool has_open = open.numbers != nullptr;
-  for (std::int64_t sequence = 0; sequence < sequences.count; ++sequence) {
-    const std::int64_t tokens = sequences.tokens[sequence], hidden = hidden_of(sequence);
-    const std::int64_t last = open.first_token(tokens);
-    for (std::int64_t heads = 0; heads < num_ranges; ++heads) {
-      for_each_part(hidden, last, kTokensTogether, [&](std::int64_t first, std::int64_t end) {
-        tasks.push_back({sequence, heads, first, end, static_cast<std::int64_t>(tasks.size())});
-      });
-      ends.push_back(static_cast<std::int64_t>(tasks.size()));
-    }
-  }
-  // Where the first token has a mean of its own: its scores, for every sequence, range and head.
-  const bool has_first = blocks_[heads_.front().keys].has_first();
-  std::vector<float> first_scores(at(has_first ? sequences.count * num_ranges * most_heads : 0),
-                                  -INFINITY);
-  std::vector<std::vector<float>> first_keys;  // of every range
-  for (const Heads& heads : heads_) {
-    first_keys.push_back(has_first ? blocks_[heads.keys].first_keys(shape_.rope, layer)
-                                   : std::vector<float>());
-  }
-  const auto first_scores_of = [&](std::int64_t sequence, std::int64_t heads) {
-    return first_scores.data() + (sequence * num_ranges + heads) * most_heads;
-  };
-  PartialMemory partials(static_cast<std::int64_t>(tasks.size()), most_heads, most_width);
-  PartialMemory of_open(has_open ? sequences.count : 0, shape_.num_heads, head_dim);
-
-  const auto attend_part = [&](const Task& task) {
-    const Heads& heads = heads_[at(task.heads)];
-    const CodedRows &keys = blocks_[heads.keys], &values = blocks_[heads.values];
-    const std::int32_t* page_numbers = sequences.pages + task.sequence * sequences.stride;
-    const std::int64_t start = task.first / page_tokens * page_tokens;
-    const auto key_places = places(pages, page_numbers, heads.keys, task.first, task.last);
-    const auto value_places = places(pages, page_numbers, heads.values, task.first, task.last);
-    const auto tiles = [&](const std::vector<const void*>& of, const CodedRows& rows) {
-      const TileLayout& layout = rows.spec().layout;
-      return CodeTiles{layout.bytes() == 0 ? nullptr : of.data(), pages.page_tiles,
-                       (task.last - start + kTileTokens - 1) / kTileTokens, layout};
-    };
-    const CodeTiles of_keys = tiles(key_places, keys);
-    const CodedSegment segment{
-        .keys = of_keys,
-        .values = heads.keys == heads.values ? of_keys : tiles(value_places, values),
-        .rows = keys.keys(layer),
-        .first_position = start,
-        .first_token = has_first && start == 0
-                           ? FirstToken{first_keys[at(task.heads)].data(),
-                                        first_scores_of(task.sequence, task.heads)}
-                           : FirstToken{}};
-    const std::int64_t num_heads = heads.count * per_kv;
-    std::vector<float> numbers(at(num_heads * head_dim));
-    for (std::int64_t head = 0; head < num_heads; ++head) {
-      load_row(query, task.sequence, heads.first * per_kv + head, head_dim,
-               numbers.data() + head * head_dim);
-    }
-    const DecodeAttentionParams params{.query = numbers.data(),
-                                       .num_heads = num_heads,
-                                       .num_kv_heads = heads.count,
-                                       .head_dim = head_dim,
-                                       .scale = shape_.scale,
-                                       .softcap = shape_.softcap,
-                                       .raw_keys = {.rope = shape_.rope}};
-    coded_attention_partial(params, segment, task.first - start, task.last - start,
-                            partials[task.partial]);
-  };
-  // Joins the parts first .. last - 1 of a sequence and a range of heads with its open tiles.
-  const auto finish = [&](std::int64_t range, std::int64_t first, std::int64_t last) {
-    const std::int64_t sequence = range / num_ranges;
-    const Heads& heads = heads_[at(range % num_ranges)];
-    const std::int64_t width = width_of(heads), num_heads = heads.count * per_kv;
-    std::vector<AttentionPartial> parts;
-    for (std::int64_t i = first; i < last; ++i) {
-      parts.push_back(partials[i]);
-    }
-    std::vector<float> sums(at(num_heads * width)), values(at(num_heads * head_dim));
-    std::vector<float> log_sums(at(num_heads)), ones(at(num_heads), 1);
-    if (first < last) {
-      combine_partials(parts.data(), last - first, num_heads, width, sums.data(), log_sums.data());
-      std::vector<float> first_weights(at(num_heads));
-      const float* scores = first_scores_of(sequence, range % num_ranges);
-      for (std::int64_t head = 0; has_first && head < num_heads; ++head) {
-        first_weights[at(head)] = std::exp(scores[head] - log_sums[at(head)]);
-      }
-      for (std::int64_t kv_head = 0; kv_head < heads.count; ++kv_head) {
-        blocks_[heads.values].decode_sums(
-            layer, heads.in_values + kv_head, per_kv, sums.data() + kv_head * per_kv * width,
-            has_first ? first_weights.data() + kv_head * per_kv : nullptr,
-            values.data() + kv_head * per_kv * head_dim);
-      }
-    }
-    if (has_open) {
-      std::vector<AttentionPartial> both;
-      std::vector<float> of_codes = values;
-      if (first < last) {
-        both.push_back(
-            {.max = log_sums.data(), .sum = ones.data(), .output = of_codes.data(), .scores = {}});
-      }
-      const AttentionPartial all = of_open[sequence];
-      const std::int64_t from = heads.first * per_kv;
-      both.push_back({.max = all.max + from,
-                      .sum = all.sum + from,
-                      .output = all.output + from * head_dim,
-                      .scores = {}});
-      combine_partials(both.data(), static_cast<std::int64_t>(both.size()), num_heads, head_dim,
-                       values.data());
-    }
-    for (std::int64_t head = 0; head < num_heads; ++head) {
-      store_row(output, sequence, heads.first * per_kv + head, head_dim,
-                values.data() + head * head_dim);
-    }
-  };
-  std::int64_t products = sequences.count * shape_.num_heads * head_dim * kTileTokens * open.each;
-  for (const Task& task : tasks) {
-    const Heads& heads = heads_[at(task.heads)];
-    products += (task.last - task.first) * heads.count * per_kv * width_of(heads);
-  }
-  // Threads take items one after the other: a sequence's open tiles, or a part of its codes. Whoever ends the last item of a
-  // sequence and a range of heads joins its parts, so that no thread waits for another.
-  std::vector<std::atomic<std::int64_t>> missing(ends.size());
-  const auto begin_of = [&](std::int64_t range) { return range == 0 ? 0 : ends[at(range - 1)]; };
-  for (std::size_t i = 0; i < ends.size(); ++i) {
-    const auto range = static_cast<std::int64_t>(i);
-    missing[i] = ends[i] - begin_of(range) + (has_open ? 1 : 0);
-  }
-  const auto ended = [&](std::int64_t range) {
-    if (missing[at(range)].fetch_sub(1) == 1) {
-      finish(range, begin_of(range), ends[at(range)]);
-    }
-  };
-  const auto num_tasks = static_cast<std::int64_t>(tasks.size());
-  const std::int64_t num_items = num_tasks + (has_open ? sequences.count : 0);
-  std::atomic<std::int64_t> next = 0;
-  const auto take_items = [&](std::int64_t, std::int64_t) {
-    for (std::int64_t item = next++; item < num_items; item = next++) {
-      if (item < num_tasks) {
-        const Task& task = tasks[at(item)];
-        attend_part(task);
-        ended(task.sequence * num_ranges + task.heads);
-        continue;
-      }
-      const std::int64_t sequence = item - num_tasks;
-      attend_open(open, sequence, hidden_of(sequence), sequences.tokens[sequence], query,
-                  of_open[sequence]);
-      for (std::int64_t heads = 0; heads < num_ranges; ++heads) {
-        ended(sequence * num_ranges + heads);
-      }
-    }
-  };
-  parallel(std::min(num_items, products / kProductsPerThread + 1), 1, take_items);
+  AttentionPass(*this, pages, sequences, open, layer, query, output).run(parallel);
 }
 
 }  // namespace kvc

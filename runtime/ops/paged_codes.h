@@ -99,6 +99,8 @@ class PagedCodes {
               const Parallel& parallel) const;
 
  private:
+  class AttentionPass;
+
   // Attention of a sequence's query to its open tiles from token `first` on.
   void attend_open(const OpenTiles& open, std::int64_t sequence, std::int64_t first,
                    std::int64_t last, const HeadRows& query, const AttentionPartial& partial) const;
