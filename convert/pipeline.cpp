@@ -132,8 +132,15 @@ void convert_and_export(const PipelineOptions& options, const Original& original
   print_result(options, outcome.report, outcome.payback);
 }
 
-void log_limits(ServingEngine engine, const KvPlan& plan) {
-  for (const std::string& limit : serving_limits(engine, plan)) {
+// What was asked for and the plan does not give.
+void log_limits(const PipelineOptions& options, const KvPlan& plan, const ModelConfig& config) {
+  if (!options.open.kept_ratio &&
+      plan.coded.empty()) {  // coded says so once its bits are shared out
+    if (const std::string note = unmet_target_note(plan, config, options.settings); !note.empty()) {
+      log_info(note);
+    }
+  }
+  for (const std::string& limit : serving_limits(options.engine, plan)) {
     log_info(limit);
   }
 }
@@ -203,7 +210,7 @@ void choose_settings(PipelineOptions& options, const Original& original) {
 KvPlan plan_conversion(const PipelineOptions& options, const ModelConfig& config) {
   KvPlan plan = make_plan(config, options.settings, options.force);
   check_exportable(plan, options.format);
-  log_limits(options.engine, plan);
+  log_limits(options, plan, config);
   return plan;
 }
 
@@ -223,7 +230,7 @@ void run_pipeline(PipelineOptions options) {
   if (options.plan_only) {
     const PlanTable table = plan_table(original.config, options.settings, options.force);
     check_exportable(table.plan, options.format);
-    log_limits(options.engine, table.plan);
+    log_limits(options, table.plan, original.config);
     std::fputs((options.json ? dump_json(to_json(table)) : to_text(table)).c_str(), stdout);
     return;
   }

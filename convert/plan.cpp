@@ -179,6 +179,20 @@ double planned_kept_ratio(const KvPlan& plan, std::int64_t num_tokens, KvDtype d
          unmerged_share(plan.compression.target_kept_ratio, range) * (range.highest - range.lowest);
 }
 
+std::string unmet_target_note(const KvPlan& plan, const ModelConfig& config,
+                              const ConvertSettings& settings) {
+  const double kept =
+      planned_type_scale(plan, config, settings) *
+      planned_kept_ratio(plan, plan_context(config, settings), planned_dtype(config, settings));
+  const double target = settings.kept_ratio;
+  return kept <= 1.1 * target && target <= 1.1 * kept
+             ? ""
+             : fmt::format(
+                   "--kept-ratio {:g}: this plan keeps {:.3f}; its size follows from other "
+                   "settings of --method {}",
+                   target, kept, settings.method);
+}
+
 Payback plan_payback(const KvPlan& plan, const ModelConfig& config, const ConvertSettings& settings,
                      std::int64_t factor_bytes) {
   const std::int64_t context = plan_context(config, settings);

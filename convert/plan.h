@@ -55,6 +55,9 @@ double planned_type_scale(const KvPlan& plan, const ModelConfig& config,
                           const ConvertSettings& settings);
 // Ratio of a cache of `num_tokens` at the plan's target, as kept_range.
 double planned_kept_ratio(const KvPlan& plan, std::int64_t num_tokens, KvDtype dtype);
+// A sentence where the plan keeps over a tenth more or less than settings.kept_ratio; else empty.
+std::string unmet_target_note(const KvPlan& plan, const ModelConfig& config,
+                              const ConvertSettings& settings);
 
 // For caches of the plan's context. factor_bytes: estimated, or those of an export.
 Payback plan_payback(const KvPlan& plan, const ModelConfig& config, const ConvertSettings& settings,

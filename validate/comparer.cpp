@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/arithmetic.h"
 #include "core/kv_plan_bytes.h"
 #include "model/cache_plan.h"
 
@@ -54,7 +55,8 @@ void Comparer::add(const TokenRows& rows) {
   for (const auto& row : rows) {
     const auto tokens = static_cast<std::int64_t>(row.size());
     report_.original_kv_bytes +=
-        original_bytes(original_, tokens, cache_dtype(candidate_.config()));
+        original_bytes(original_, round_up(tokens, candidate_.pool().page_tokens()),
+                       cache_dtype(candidate_.config()));
     report_.num_tokens += tokens;
     ++report_.num_sequences;
   }

@@ -74,9 +74,26 @@ std::string tasks_html(const ValidationReport& report) {
                    "± is the standard error over samples.</p>\n";
 }
 
+std::vector<std::string> unanswered_tasks(const TaskOptions& options,
+                                          const std::vector<TaskScores>& tasks) {
+  std::vector<std::string> unanswered;
+  for (const TaskScores& scores : tasks) {
+    if (options.min_ratio && scores.reference.mean == 0) {
+      unanswered.push_back(fmt::format(
+          "{} at {} tokens: the original scores 0, so --min-task-ratio {:g} says nothing "
+          "about it; choose tasks that it can do",
+          scores.task, scores.length, *options.min_ratio));
+    }
+  }
+  return unanswered;
+}
+
 std::vector<std::string> missed_tasks(const TaskOptions& options,
                                       const std::vector<TaskScores>& tasks) {
-  std::vector<std::string> missed;
+  std::vector<std::string> missed = unanswered_tasks(options, tasks);
+  if (missed.size() < tasks.size()) {
+    missed.clear();
+  }
   for (const TaskScores& scores : tasks) {
     const double reference = scores.reference.mean, candidate = scores.candidate.mean;
     if (options.min_ratio && !(candidate >= *options.min_ratio * reference)) {

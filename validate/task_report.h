@@ -13,7 +13,10 @@ Json tasks_json(const std::vector<TaskScores>& tasks);  // null without tasks
 // Tables; empty without tasks.
 std::string tasks_text(const ValidationReport& report);
 std::string tasks_html(const ValidationReport& report);
-// Sentences, one for each task and length whose ratio is below options.min_ratio.
+// Sentences, one for each task and length whose ratio the original's score of 0 leaves undecided, under options.min_ratio.
+std::vector<std::string> unanswered_tasks(const TaskOptions& options,
+                                          const std::vector<TaskScores>& tasks);
+// Sentences, one for each task and length whose ratio is below options.min_ratio; if none is decided, unanswered_tasks().
 std::vector<std::string> missed_tasks(const TaskOptions& options,
                                       const std::vector<TaskScores>& tasks);
 

@@ -105,6 +105,7 @@ TaskSuite::TaskSuite(const ValidateOptions& options, const ModelConfig& config, 
   for (const Task& task : tasks_) {
     for (const std::int64_t length : lengths) {
       parts_.push_back({&task, length, std::min(options_.num_samples, task.num_samples)});
+      check_length(parts_.back());
       sample(parts_.back(), 0);
       run["parts"].push_back({task.name, length, parts_.back().num_samples});
     }
@@ -138,6 +139,31 @@ void TaskSuite::check_fixed_prompts(const ModelConfig& config) const {
             ? fmt::format("give --task-length {}", least)
             : fmt::format("the model's context is {} tokens, so leave long records out", context));
   }
+}
+
+std::int64_t TaskSuite::least_length_of(const Part& part) const {
+  std::int64_t least = 0;
+  for (std::int64_t i = 0; i < part.num_samples; ++i) {
+    least = std::max(
+        least, least_length(*part.task, format(), part.length, options_.questions_after, seed_, i));
+  }
+  return least;
+}
+
+// A greater length has other samples, which may take more again.
+void TaskSuite::check_length(const Part& part) const {
+  const std::int64_t least = part.task->fixed_prompts ? 0 : least_length_of(part);
+  if (least <= part.length) {
+    return;
+  }
+  Part enough = part;
+  for (std::int64_t needed = least; needed > enough.length; needed = least_length_of(enough)) {
+    enough.length = needed;
+  }
+  fail(
+      "--task-length {}: {} takes at least {} tokens with this model's tokenizer, {} of them for "
+      "the answer; give --task-length {} or more",
+      part.length, part.task->name, least, part.task->max_new_tokens, enough.length);
 }
 
 PromptFormat TaskSuite::format() const {

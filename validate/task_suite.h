@@ -22,8 +22,8 @@ std::vector<TaskScores> summarize(const std::vector<Json>& lines);
 
 class TaskSuite {
  public:
-  // Reads the texts and makes the first sample of each task at each length (all where lengths are fixed), so that what cannot work is known before any
-  // model runs. `run` is all else that results depend on.
+  // Reads the texts, makes the first sample of each task at each length, and looks how long the others are, so that what cannot
+  // work is known before any model runs. `run` is all else that results depend on.
   TaskSuite(const ValidateOptions& options, const ModelConfig& config, Json run);
 
   // Continues what options.tasks.results has.
@@ -36,6 +36,9 @@ class TaskSuite {
     std::int64_t num_samples;
   };
   void check_fixed_prompts(const ModelConfig& config) const;
+  void check_length(const Part& part) const;
+  // The greatest least length among a part's samples.
+  std::int64_t least_length_of(const Part& part) const;
   PromptFormat format() const;
   TaskSample sample(const Part& part, std::int64_t index) const;
   std::vector<Json> run_batch(const Part& part, std::int64_t begin, std::int64_t end,

@@ -74,6 +74,10 @@ ValidateOptions resolve(ValidateOptions options, const ModelConfig& config,
   return options;
 }
 
+bool is_converted(const Checkpoint& checkpoint) {
+  return checkpoint.config().contains("kvconvert");
+}
+
 Json inputs_json(const Checkpoint& reference, const Checkpoint& candidate, const TokenSet& text) {
   return {{"reference_hash", reference.hash()},
           {"candidate_hash", candidate.hash()},
@@ -81,7 +85,7 @@ Json inputs_json(const Checkpoint& reference, const Checkpoint& candidate, const
           {"text_hashes", text.source_hashes},
           {"tokens_hash", text.hash()},
           {"calibration_overlap", records_calibration(candidate)
-                                      ? "no evaluation text is a calibration text"
+                                      ? "no evaluation text has the bytes of a calibration text"
                                       : "the candidate does not record its calibration texts"}};
 }
 
@@ -118,6 +122,10 @@ ValidationReport validate(const ValidateOptions& given) {
   const ModelConfig config = read_model_config(reference_checkpoint);
   const ModelConfig candidate_config = read_model_config(candidate_checkpoint);
   check_comparable(given, config, candidate_config);
+  if (is_converted(reference_checkpoint) && !is_converted(candidate_checkpoint)) {
+    log_info(fmt::format("{} is converted and {} is not; the original is named first",
+                         given.reference.string(), given.candidate.string()));
+  }
   const ValidateOptions options = resolve(given, config, candidate_config);
   const TokenSet text = load_evaluation_text(options, candidate_checkpoint, config);
   std::optional<TaskSuite> tasks;
@@ -158,7 +166,7 @@ ValidationReport validate(const ValidateOptions& given) {
   if (tasks) {
     report.tasks = tasks->run(reference.engine(), candidate);
   }
-  if (candidate_checkpoint.config().contains("kvconvert")) {
+  if (is_converted(candidate_checkpoint)) {
     report.payback = payback(
         factor_bytes(candidate_checkpoint, reference_checkpoint),
         static_cast<double>(report.original_kv_bytes) / static_cast<double>(report.num_tokens),

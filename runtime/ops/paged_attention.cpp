@@ -105,7 +105,7 @@ class PagedCodes::AttentionPass {
     const std::int64_t before = sequences_.tokens[sequence] - shape_.window;
     return shape_.window == 0 ? 0 : std::max<std::int64_t>(0, before);
   }
-  // Of a range's first token, which has a mean of its own: one score for each of its heads.
+  // One score for each head of a range, of the first token, which has a mean of its own.
   float* first_scores_of(std::int64_t range) { return first_scores_.data() + range * most_heads(); }
 
   std::vector<Task> plan_tasks() {

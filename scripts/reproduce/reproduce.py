@@ -171,7 +171,10 @@ def main():
     if options.paper == "semsharekv":
         measure_reuse(rows)
     else:
-        print_measured(rows, [(name, rows.row(name, settings)) for name, settings in rows.paper["rows"]])
+        reports = [(name, rows.row(name, settings)) for name, settings in rows.paper["rows"]]
+        print_measured(rows, reports)
+        if all("refused" in report for _, report in reports):
+            sys.exit("no row could be measured")
     print_published(rows.paper)
 
 

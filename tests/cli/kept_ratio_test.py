@@ -32,6 +32,15 @@ def to_bfloat16(tensors):
             entry[2] = b"".join(values[i + 2:i + 4] for i in range(0, len(values), 4))
 
 
+class Targets(ProgramTest):
+    def test_a_method_that_follows_no_target_says_so(self):
+        note = "this plan keeps 0.600; its size follows from other settings of --method fusedkv"
+        plan = ("kvconvert", STORIES, "--plan", "--method", "fusedkv")
+        self.assertIn(f"--kept-ratio 0.3: {note}", self.run_ok(*plan, "--kept-ratio", "0.3").stderr)
+        for arguments in ((*plan, "--kept-ratio", "0.6"), plan, ("kvconvert", STORIES, "--plan", "--method", "pca", "--kept-ratio", "0.5")):
+            self.assertNotIn("this plan keeps", self.run_ok(*arguments).stderr)
+
+
 class OneRatio(ProgramTest):
     def setUp(self):
         super().setUp()

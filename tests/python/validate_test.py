@@ -74,7 +74,7 @@ class AgainstTransformers(unittest.TestCase):
         report = json.loads(run("kvvalidate", source(NAME), factored, "--num-sequences", 2, "--seq-len", 256, "--json").stdout)
         self.assertLess(report["kept_ratio"], 1.0)
         self.assertAlmostEqual(report["kept_ratio"], report["kv_bytes"] / report["original_kv_bytes"])
-        self.assertEqual(report["inputs"]["calibration_overlap"], "no evaluation text is a calibration text")
+        self.assertEqual(report["inputs"]["calibration_overlap"], "no evaluation text has the bytes of a calibration text")
 
 
 if __name__ == "__main__":

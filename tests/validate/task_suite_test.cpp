@@ -80,6 +80,22 @@ TEST(TaskScores, ThatMissTheirShareAreSentences) {
   EXPECT_TRUE(missed_tasks(options, three_samples()).empty());
 }
 
+TEST(TaskScores, ThatAnOriginalOfZeroLeavesUndecidedAreSentences) {
+  std::vector<TaskScores> scores = three_samples();
+  scores[0].reference.mean = 0;
+  TaskOptions options;
+  EXPECT_TRUE(unanswered_tasks(options, scores).empty());
+  options.min_ratio = 0.1;
+  ASSERT_EQ(unanswered_tasks(options, scores).size(), 1u);
+  EXPECT_THAT(unanswered_tasks(options, scores)[0],
+              HasSubstr("niah at 512 tokens: the original scores 0, so --min-task-ratio 0.1"));
+  EXPECT_TRUE(missed_tasks(options, scores).empty());
+  for (TaskScores& score : scores) {
+    score.reference.mean = 0;
+  }
+  EXPECT_EQ(missed_tasks(options, scores), unanswered_tasks(options, scores));
+}
+
 class GreedyAnswers : public ::testing::Test {
  protected:
   void SetUp() override {

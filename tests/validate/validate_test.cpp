@@ -295,6 +295,7 @@ TEST_F(Validate, RefusesTasksThatCannotWork) {
   expect(tasks, "--task-length 257");
   tasks.lengths = {20};
   expect(tasks, "passkey takes at least");
+  expect(tasks, "give --task-length ");
   tasks.lengths = {};
   tasks.num_samples = 0;
   expect(tasks, "--task-samples 0");

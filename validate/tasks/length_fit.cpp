@@ -57,6 +57,10 @@ TaskSample largest_that_fits(const TaskDraw& draw, const SizeRange& sizes,
   };
   const std::int64_t budget = draw.length - draw.max_new_tokens;
   const SizedCount least{sizes.least, tokens_of(sizes.least)};
+  if (draw.least_length != nullptr) {
+    *draw.least_length = least.tokens + draw.max_new_tokens;
+    return make(sizes.least, draw.random);
+  }
   KVC_CHECK(least.tokens <= budget,
             "--task-length {}: {} takes at least {} tokens with this model's tokenizer, {} of them "
             "for the answer; give a greater length",

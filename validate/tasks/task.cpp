@@ -49,18 +49,36 @@ std::string plain_text(const TaskQuestion& question) {
   return question.text + question.answer_prefix;
 }
 
-TaskSample make_sample(const Task& task, const PromptFormat& format, std::int64_t length,
-                       bool questions_after, std::uint64_t seed, std::int64_t index) {
+namespace {
+
+TaskDraw draw_of(const Task& task, const PromptFormat& format, std::int64_t length,
+                 bool questions_after, std::uint64_t seed, std::int64_t index) {
   const std::string origin = fmt::format("{}/{}/{}/{}", seed, task.name, length, index);
   const std::uint64_t own_seed = std::stoull(sha256_hex(origin).substr(0, 16), nullptr, 16);
-  return task.make({.task = task.name,
-                    .format = format,
-                    .length = length,
-                    .max_new_tokens = task.max_new_tokens,
-                    .questions_after = questions_after || task.questions_after,
-                    .index = index,
-                    .seed = seed,
-                    .random = TaskRandom(own_seed)});
+  return {.task = task.name,
+          .format = format,
+          .length = length,
+          .max_new_tokens = task.max_new_tokens,
+          .questions_after = questions_after || task.questions_after,
+          .index = index,
+          .seed = seed,
+          .random = TaskRandom(own_seed)};
+}
+
+}  // namespace
+
+TaskSample make_sample(const Task& task, const PromptFormat& format, std::int64_t length,
+                       bool questions_after, std::uint64_t seed, std::int64_t index) {
+  return task.make(draw_of(task, format, length, questions_after, seed, index));
+}
+
+std::int64_t least_length(const Task& task, const PromptFormat& format, std::int64_t length,
+                          bool questions_after, std::uint64_t seed, std::int64_t index) {
+  std::int64_t least = 0;
+  TaskDraw draw = draw_of(task, format, length, questions_after, seed, index);
+  draw.least_length = &least;
+  task.make(draw);
+  return least;
 }
 
 TaskPrompt encode_prompt(const PromptFormat& format, const TaskSample& sample,

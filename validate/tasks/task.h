@@ -46,6 +46,8 @@ struct TaskDraw {
   std::int64_t index = 0;           // of the sample
   std::uint64_t seed = 0;           // of the run: the same for all samples
   TaskRandom random;                // of the sample alone
+  // If set, the sample is made as short as it gets, and this is its length then.
+  std::int64_t* least_length = nullptr;
 };
 
 struct Task {
@@ -62,6 +64,11 @@ struct Task {
 // Sample `index` of a task. Equal arguments give equal samples.
 TaskSample make_sample(const Task& task, const PromptFormat& format, std::int64_t length,
                        bool questions_after, std::uint64_t seed, std::int64_t index);
+
+// The least length that the sample takes, its answer included; 0 where it has no length of its own to choose. What a sample draws
+// depends on `length`.
+std::int64_t least_length(const Task& task, const PromptFormat& format, std::int64_t length,
+                          bool questions_after, std::uint64_t seed, std::int64_t index);
 
 struct TaskPrompt {
   std::vector<std::int64_t> context;  // prefilled

@@ -67,6 +67,21 @@ bool has_file(const TaskInputs& inputs, TaskFile wanted) {
                      [&](const auto& file) { return file.first == wanted; });
 }
 
+bool lacks_file(const TaskKind& kind, const TaskInputs& inputs) {
+  return kind.needs_file && !has_file(inputs, *kind.reads);
+}
+
+// ": --tasks a,b", those that can run; empty if none can.
+std::string others_to_name(const std::vector<const TaskKind*>& kinds, const TaskInputs& inputs) {
+  std::vector<std::string_view> names;
+  for (const TaskKind* kind : kinds) {
+    if (!lacks_file(*kind, inputs)) {
+      names.push_back(kind->name);
+    }
+  }
+  return names.empty() ? "" : fmt::format(": --tasks {}", fmt::join(names, ","));
+}
+
 }  // namespace
 
 std::vector<Task> choose_tasks(const std::vector<std::string>& names, const TaskInputs& inputs) {
@@ -79,10 +94,10 @@ std::vector<Task> choose_tasks(const std::vector<std::string>& names, const Task
   }
   std::vector<Task> tasks;
   for (const TaskKind* kind : kinds) {
-    KVC_CHECK(!kind->needs_file || has_file(inputs, *kind->reads),
+    KVC_CHECK(!lacks_file(*kind, inputs),
               "--tasks {}: reads {}, which do not come with the program; give them with "
-              "--task-text FILE, or leave the task out",
-              kind->name, describe(*kind->reads));
+              "--task-text FILE, or leave the task out{}",
+              kind->name, describe(*kind->reads), others_to_name(kinds, inputs));
     for (Task& task : kind->tasks(kind->name, inputs)) {
       tasks.push_back(std::move(task));
     }

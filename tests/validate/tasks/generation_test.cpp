@@ -114,6 +114,24 @@ TEST(TaskGeneration, ALengthThatIsTooShortIsRefusedWithTheLeast) {
   }
 }
 
+TEST(TaskGeneration, TheLeastLengthIsThatOfEverySample) {
+  const Tokenizer tokenizer = bundled_tokenizer();
+  for (const std::string& name : built_in_tasks()) {
+    const Task task = built_in_task(name);
+    for (std::int64_t index = 0; index < 8; ++index) {
+      const auto fits = [&](std::int64_t length) {
+        return least_length(task, {tokenizer}, length, false, 0, index) <= length;
+      };
+      std::int64_t length = 10;
+      while (!fits(length)) {
+        length = least_length(task, {tokenizer}, length, false, 0, index);
+      }
+      EXPECT_NO_THROW(make_sample(task, {tokenizer}, length, false, 0, index)) << name;
+      EXPECT_THROW(make_sample(task, {tokenizer}, 10, false, 0, index), Error) << name;
+    }
+  }
+}
+
 // Readers that know nothing but the prompt.
 
 std::vector<std::string> all_matches(const std::string& text, const std::string& pattern) {
