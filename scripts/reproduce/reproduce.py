@@ -22,12 +22,13 @@ from papers import PAPERS
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUNDLED = ROOT / "tests/data/reference-llama"
 STORIES = ROOT / "tests/data/texts"
+KEEP_GENERATED = ("xkv", "minicache")  # methods that compress prompts alone
 FILE_TASKS = {"qa_1", "qa_2", "longbench"}  # require files
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paper", choices=PAPERS)
+    paper, words = sys.argv[1], sys.argv[2:]  # the first is PAPER.sh's
+    parser = argparse.ArgumentParser(prog=f"{paper}.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", type=pathlib.Path, default=BUNDLED)
     parser.add_argument("data", nargs="*", type=pathlib.Path)
     parser.add_argument("--tasks", help="instead of the paper's; none: divergence alone")
@@ -35,7 +36,7 @@ def parse_arguments():
     parser.add_argument("--samples", type=int, default=20, help="prompts of each task")
     parser.add_argument("--out", type=pathlib.Path, help="directory of results (default: reproduce-PAPER-MODEL)")
     parser.add_argument("--bin", type=pathlib.Path, default=pathlib.Path(os.environ.get("KVC_BIN_DIR", ROOT / "build/release/bin")))
-    options = parser.parse_args()
+    options = parser.parse_args(words, argparse.Namespace(paper=paper))
     for path in (options.model / "config.json", *options.data, options.bin / "kvconvert"):
         if not path.exists():
             parser.error(f"{path}: no such file" + ("; run scripts/quickstart.sh to build, or pass --bin" if path.name == "kvconvert" else ""))
@@ -142,6 +143,9 @@ def print_measured(rows, reports):
         first = ["full cache", "1.000", "0", "1.0000"] + ([f"{good[0]['recall']['reference_accuracy']:.0%}"] if good[0]["recall"] else [])
         first += [f"{task['reference']['mean']:.1f}" for task in good[0]["tasks"] or []]
         print_table(head, [first, *([name, *measured_cells(report)] for name, report in reports if "refused" not in report)])
+        if any(method in settings for _, settings in rows.paper["rows"] for method in KEEP_GENERATED):
+            print("kept_ratio is of whole rows. Their second half is scored token by token, and xKV and MiniCache keep it exactly: a longer "
+                  "prompt keeps less.")
         if any(report["continuation"]["perplexity_ratio"] < LEAST_PLAUSIBLE_RATIO for report in good):
             print("A perplexity ratio below 1 is no gain: the model predicts this text worse from more context. Compare divergences.")
     for name, report in reports:

@@ -39,6 +39,12 @@ class Reproduce(ProgramTest):
             self.assertRegex(process.stdout, rf"(?m)^{name} +0\.\d")
         self.assertEqual([path.suffix for path in (self.directory / "out").iterdir()], [".json"] * 2)
 
+    def test_tasks_that_nothing_knows_end_it(self):
+        process = self.run_script("zeromerge", STORIES, "--tasks", "nosuch", "--length", 400)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("unknown task 'nosuch'", process.stdout)
+        self.assertIn("no row could be measured", process.stderr)
+
     def test_wrong_arguments_end_with_a_message(self):
         for arguments in ((self.directory / "nonesuch",), (STORIES, "nonesuch.jsonl")):
             process = self.run_script("xkv", *arguments)
