@@ -65,12 +65,17 @@ void log_report(const Conversion& converted) {
           group.bytes_per_token_merged, group.bytes_per_token_plain));
       continue;
     }
+    const std::string of_merged =
+        converted.plan.compression.rule == MergeRule::kNone
+            ? ""
+            : fmt::format(" (merged {:.4f} and {:.4f}), {:.0f} of {:.0f} bytes per merged token",
+                          group.merged_key_error, group.merged_value_error,
+                          group.bytes_per_token_merged, group.bytes_per_token_plain);
     log_info(fmt::format(
         "group {} (layers {}-{}): rank {}, energy kept {:.4f}, relative error of keys {:.4f} and "
-        "values {:.4f} (merged {:.4f} and {:.4f}), {:.0f} of {:.0f} bytes per merged token",
+        "values {:.4f}{}",
         group.group, group.first_layer, group.first_layer + group.num_layers - 1, group.rank,
-        group.energy_kept, group.key_error, group.value_error, group.merged_key_error,
-        group.merged_value_error, group.bytes_per_token_merged, group.bytes_per_token_plain));
+        group.energy_kept, group.key_error, group.value_error, of_merged));
   }
 }
 

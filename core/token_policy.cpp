@@ -189,10 +189,13 @@ void check_room(const TokenPolicy& policy) {
   if (policy.keeps_last() || budget == 0) {
     return;
   }
-  KVC_CHECK_USAGE(budget >= least,
-                  "--policy {}: a budget of {} tokens has no room for {} residual slots, {} sinks, "
-                  "the last tokens and one more; expected {} or more",
-                  to_string(policy.kind), budget, policy.residual_slots, policy.sink_tokens, least);
+  KVC_CHECK_USAGE(
+      budget >= least,
+      "--policy {}: a budget of {} tokens has no room for {}{} sinks, the last tokens and "
+      "one more; expected {} or more",
+      to_string(policy.kind), budget,
+      policy.residual_slots > 0 ? fmt::format("{} residual slots, ", policy.residual_slots) : "",
+      policy.sink_tokens, least);
   const std::int64_t fixed =
       policy.residual_slots + policy.sink_tokens + ring_tokens(policy, budget);
   KVC_CHECK_USAGE(!policy.is_running() || budget > fixed,

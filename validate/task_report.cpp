@@ -90,10 +90,7 @@ std::vector<std::string> unanswered_tasks(const TaskOptions& options,
 
 std::vector<std::string> missed_tasks(const TaskOptions& options,
                                       const std::vector<TaskScores>& tasks) {
-  std::vector<std::string> missed = unanswered_tasks(options, tasks);
-  if (missed.size() < tasks.size()) {
-    missed.clear();
-  }
+  std::vector<std::string> missed;
   for (const TaskScores& scores : tasks) {
     const double reference = scores.reference.mean, candidate = scores.candidate.mean;
     if (options.min_ratio && !(candidate >= *options.min_ratio * reference)) {

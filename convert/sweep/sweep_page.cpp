@@ -174,12 +174,8 @@ std::string commands_html(const Json& sweep) {
 
 std::string warnings_html(const Json& sweep) {
   std::string items;
-  for (const Json* row : measured_rows(sweep["candidates"])) {
-    const Json& calibration = (*row)["validation"]["calibration"];
-    if (calibration.is_object() && calibration["warning"].is_string()) {
-      items += "<p><code>" + escape_html(name_of(*row)) +
-               "</code>: " + escape_html(calibration["warning"].get<std::string>()) + "</p>\n";
-    }
+  for (const std::string& sentence : sweep_warnings(sweep)) {
+    items += "<p>" + escape_html(sentence) + "</p>\n";
   }
   return items.empty() ? "" : "<div class=\"missed\">\n" + items + "</div>\n";
 }

@@ -1,8 +1,10 @@
 #include "convert/sweep/sweep_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "convert/sweep/sweep_points.h"
 #include "convert/sweep/sweep_rows.h"
@@ -33,6 +35,28 @@ Json sweep_answers(const Json& candidates) {
     answers.push_back(std::move(answer));
   }
   return answers;
+}
+
+std::vector<std::string> sweep_warnings(const Json& sweep) {
+  const std::vector<const Json*> rows = measured_rows(sweep["candidates"]);
+  std::vector<std::pair<std::string, std::vector<std::string>>> found;  // and who has it
+  for (const Json* row : rows) {
+    for (const Json& warning : (*row)["validation"].value("warnings", Json::array())) {
+      const auto sentence = warning.get<std::string>();
+      auto known = std::ranges::find(found, sentence, &decltype(found)::value_type::first);
+      if (known == found.end()) {
+        known = found.insert(found.end(), {sentence, {}});
+      }
+      known->second.push_back(name_of(*row));
+    }
+  }
+  std::vector<std::string> sentences;
+  for (const auto& [sentence, names] : found) {
+    sentences.push_back(names.size() == rows.size()
+                            ? sentence
+                            : fmt::format("{}: {}", fmt::join(names, "; "), sentence));
+  }
+  return sentences;
 }
 
 std::string sweep_text(const Json& sweep) {
@@ -71,6 +95,9 @@ std::string sweep_text(const Json& sweep) {
         "  {:<6g}  {}{}\n", answer["kl_divergence"].get<double>(),
         answer["candidate"].is_null() ? "none of these" : answer["candidate"].get<std::string>(),
         unsure.empty() ? "" : fmt::format("; perhaps {}", unsure));
+  }
+  for (const std::string& sentence : sweep_warnings(sweep)) {
+    text += sentence + "\n";
   }
   return text;
 }

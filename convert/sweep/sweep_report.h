@@ -9,6 +9,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/json.h"
 
@@ -17,7 +18,9 @@ namespace kvc {
 // For each divergence of a list: the measured candidate that keeps least, with a mean KL divergence that is below it by
 // two standard errors at least, and those that keep less and whose mean alone is below.
 Json sweep_answers(const Json& candidates);
-// A table of the candidates and the answers, for a terminal.
+// What the validations warn of, each sentence once, with the candidates that have it unless all do.
+std::vector<std::string> sweep_warnings(const Json& sweep);
+// A table of the candidates, the answers and the warnings, for a terminal.
 std::string sweep_text(const Json& sweep);
 std::string sweep_html(const Json& sweep);
 

@@ -59,7 +59,8 @@ Prompts read_prompts(const RunOptions& options) {
   const int sources = static_cast<int>(!options.prompt.empty()) +
                       static_cast<int>(!options.prompt_file.empty()) +
                       static_cast<int>(!options.ids.empty());
-  KVC_CHECK_USAGE(sources == 1, "one of --prompt, --prompt-file and --ids is needed, {} given",
+  KVC_CHECK_USAGE(sources == 1,
+                  "give one of --prompt, --prompt-file and --ids that is not empty, found {}",
                   sources);
   if (!options.ids.empty()) {
     Prompts prompts = read_ids(options.ids);

@@ -82,6 +82,11 @@ class Sweep(ProgramTest):
         page = Page((self.directory / "out" / "report.html").read_text(encoding="utf-8"))
         for name in NAMES:
             self.assertIn(name, page.texts)
+        warnings = {warning for row in sweep["candidates"] for warning in row["validation"]["warnings"]}
+        self.assertTrue(warnings)  # the text is short
+        for warning in warnings:
+            self.assertEqual(printed.count(warning), 1)
+            self.assertTrue(any(warning in text for text in page.texts), warning)
 
     def check_answers(self, sweep):
         measured = sorted(sweep["candidates"], key=lambda row: (row["kept_ratio"], kld(row)[0]))

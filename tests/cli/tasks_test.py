@@ -46,6 +46,8 @@ class Tasks(ProgramTest):
             self.assertEqual(row["reference"], row["candidate"])
             self.assertEqual(row["difference"], {"mean": 0.0, "standard_error": 0.0})
             self.assertIn(row["task"], process.stdout)
+            undecided = f"{row['task']} at 512 tokens: the original scores 0, so --min-task-ratio 1 says nothing"
+            self.assertEqual(undecided in process.stdout, row["reference"]["mean"] == 0)
         self.assertIn("<td>niah_single_2</td><td>512</td><td>2</td>", html.read_text(encoding="utf-8"))
         lines = self.lines()
         self.assertEqual(len(lines), 4)

@@ -90,10 +90,6 @@ TEST(TaskScores, ThatAnOriginalOfZeroLeavesUndecidedAreSentences) {
   EXPECT_THAT(unanswered_tasks(options, scores)[0],
               HasSubstr("niah at 512 tokens: the original scores 0, so --min-task-ratio 0.1"));
   EXPECT_TRUE(missed_tasks(options, scores).empty());
-  for (TaskScores& score : scores) {
-    score.reference.mean = 0;
-  }
-  EXPECT_EQ(missed_tasks(options, scores), unanswered_tasks(options, scores));
 }
 
 class GreedyAnswers : public ::testing::Test {
