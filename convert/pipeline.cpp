@@ -139,8 +139,8 @@ void convert_and_export(const PipelineOptions& options, const Original& original
 
 // What was asked for and the plan does not give.
 void log_limits(const PipelineOptions& options, const KvPlan& plan, const ModelConfig& config) {
-  if (!options.open.kept_ratio &&
-      plan.coded.empty()) {  // coded says so once its bits are shared out
+  // coded says so once its bits are shared out.
+  if (!options.open.kept_ratio && plan.coded.empty()) {
     if (const std::string note = unmet_target_note(plan, config, options.settings); !note.empty()) {
       log_info(note);
     }

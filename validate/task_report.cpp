@@ -74,18 +74,18 @@ std::string tasks_html(const ValidationReport& report) {
                    "± is the standard error over samples.</p>\n";
 }
 
-std::vector<std::string> unanswered_tasks(const TaskOptions& options,
-                                          const std::vector<TaskScores>& tasks) {
-  std::vector<std::string> unanswered;
+std::vector<std::string> undecided_tasks(const TaskOptions& options,
+                                         const std::vector<TaskScores>& tasks) {
+  std::vector<std::string> undecided;
   for (const TaskScores& scores : tasks) {
     if (options.min_ratio && scores.reference.mean == 0) {
-      unanswered.push_back(fmt::format(
+      undecided.push_back(fmt::format(
           "{} at {} tokens: the original scores 0, so --min-task-ratio {:g} says nothing "
           "about it; choose tasks that it can do",
           scores.task, scores.length, *options.min_ratio));
     }
   }
-  return unanswered;
+  return undecided;
 }
 
 std::vector<std::string> missed_tasks(const TaskOptions& options,

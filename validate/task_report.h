@@ -14,8 +14,8 @@ Json tasks_json(const std::vector<TaskScores>& tasks);  // null without tasks
 std::string tasks_text(const ValidationReport& report);
 std::string tasks_html(const ValidationReport& report);
 // Sentences, one for each task and length whose ratio the original's score of 0 leaves undecided, under options.min_ratio.
-std::vector<std::string> unanswered_tasks(const TaskOptions& options,
-                                          const std::vector<TaskScores>& tasks);
+std::vector<std::string> undecided_tasks(const TaskOptions& options,
+                                         const std::vector<TaskScores>& tasks);
 // Sentences, one for each task and length whose ratio is below options.min_ratio.
 std::vector<std::string> missed_tasks(const TaskOptions& options,
                                       const std::vector<TaskScores>& tasks);

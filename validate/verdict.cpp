@@ -94,7 +94,7 @@ std::vector<std::string> precision_warnings(const ValidateOptions& options,
           threshold.option, *threshold.limit, reason("that lies in the 95 % interval"), kMoreText));
     }
   }
-  for (std::string& sentence : unanswered_tasks(options.tasks, report.tasks)) {
+  for (std::string& sentence : undecided_tasks(options.tasks, report.tasks)) {
     warnings.push_back(std::move(sentence));
   }
   return warnings;

@@ -84,10 +84,10 @@ TEST(TaskScores, ThatAnOriginalOfZeroLeavesUndecidedAreSentences) {
   std::vector<TaskScores> scores = three_samples();
   scores[0].reference.mean = 0;
   TaskOptions options;
-  EXPECT_TRUE(unanswered_tasks(options, scores).empty());
+  EXPECT_TRUE(undecided_tasks(options, scores).empty());
   options.min_ratio = 0.1;
-  ASSERT_EQ(unanswered_tasks(options, scores).size(), 1u);
-  EXPECT_THAT(unanswered_tasks(options, scores)[0],
+  ASSERT_EQ(undecided_tasks(options, scores).size(), 1u);
+  EXPECT_THAT(undecided_tasks(options, scores)[0],
               HasSubstr("niah at 512 tokens: the original scores 0, so --min-task-ratio 0.1"));
   EXPECT_TRUE(missed_tasks(options, scores).empty());
 }
