@@ -20,8 +20,8 @@ std::vector<TextSource> read_text_sources(const std::vector<std::filesystem::pat
   for (const std::filesystem::path& file : files) {
     const std::string extension = file.extension().string();
     if (extension == ".h5") continue;
-    KVC_CHECK(!std::filesystem::is_directory(file), "{}: is a directory; name its files",
-              file.string());
+    KVC_CHECK(!std::filesystem::is_directory(file),
+              "{}: is a directory, expected .txt, .jsonl or .h5 (tokens.h5)", file.string());
     KVC_CHECK(extension == ".txt" || extension == ".jsonl",
               "{}: the name ends in \"{}\", expected .txt, .jsonl or .h5 (tokens.h5)",
               file.string(), extension);

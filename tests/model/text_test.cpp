@@ -120,7 +120,7 @@ TEST_F(Text, TokenFilesKeepTheirRows) {
 
 TEST_F(Text, UnusableFilesAreNamed) {
   EXPECT_THAT(message_of(directory_ / "missing.txt"), HasSubstr("no such file"));
-  EXPECT_THAT(message_of(directory_), HasSubstr("expected .txt, .jsonl or .h5"));
+  EXPECT_THAT(message_of(directory_), HasSubstr("is a directory, expected .txt, .jsonl or .h5"));
   EXPECT_THAT(message_of(file("a.pdf", "x")), HasSubstr("expected .txt, .jsonl or .h5"));
   EXPECT_THAT(message_of(file("empty.txt", "")), HasSubstr("holds no text"));
   EXPECT_THAT(message_of(file("blank.txt", " \n\t\u3000 ")), HasSubstr("holds no text"));
