@@ -20,11 +20,10 @@ std::vector<TextSource> read_text_sources(const std::vector<std::filesystem::pat
   for (const std::filesystem::path& file : files) {
     const std::string extension = file.extension().string();
     if (extension == ".h5") continue;
-    KVC_CHECK(!std::filesystem::is_directory(file),
-              "{}: is a directory, expected .txt, .jsonl or .h5 (tokens.h5)", file.string());
-    KVC_CHECK(extension == ".txt" || extension == ".jsonl",
-              "{}: the name ends in \"{}\", expected .txt, .jsonl or .h5 (tokens.h5)",
-              file.string(), extension);
+    const bool is_directory = std::filesystem::is_directory(file);
+    KVC_CHECK(!is_directory && (extension == ".txt" || extension == ".jsonl"),
+              "{}: {}, expected .txt, .jsonl or .h5 (tokens.h5)", file.string(),
+              is_directory ? "is a directory" : fmt::format("the name ends in \"{}\"", extension));
     sources.push_back(read_text_source(file));
   }
   if (files.empty() || builtin) {

@@ -105,7 +105,7 @@ class CodedBlock:
         return np.concatenate([rows[part][layer][:, head] for layer in self.layers for part in self.parts for head in self.heads], 1)
 
     def means(self, count):
-        """Of a text's first tokens. [T, n]"""
+        """What the codes of a text's first tokens are about. [T, n]"""
         means = np.tile(self.mean, (count, 1))
         if self.first is not None:
             means[0] = self.first

@@ -60,7 +60,7 @@ class Format(unittest.TestCase):
                 self.check_tiles(out, blocks, model)
 
     def check_tiles(self, out, blocks, model):
-        """Of every store: the tiles that the operators write, and what they read from them."""
+        """Compares with the tiles that the operators write, of every store."""
         checkpoint = CodedCheckpoint(out)
         positions = np.arange(TOKENS)
         angle = positions[:, None] * model.theta ** (-np.arange(model.head_dim // 2) / (model.head_dim // 2))

@@ -6,13 +6,13 @@ import inspect
 import pathlib
 
 import torch
-from huggingface_hub import snapshot_download
 from transformers.generation.utils import ALL_CACHE_NAMES
 
 from kvconvert.checkpoints import ConvertedCheckpoint
 from kvconvert.codes import CodedCheckpoint
 from kvconvert.factors import ConversionError
 from kvconvert.fused import FusedCheckpoint
+from kvconvert.hub import local_directory
 from kvconvert.kinds import kind_of, open_checkpoint
 from kvconvert.latents import LatentCheckpoint
 from kvconvert.transformers.attention import NAME
@@ -25,17 +25,6 @@ from kvconvert.transformers.model_parts import ModelParts
 _CACHE = ALL_CACHE_NAMES[0]  # the argument of forward passes: "past_key_values", "cache" in later versions of transformers
 _PARTS = {CodedCheckpoint: ModelCodes, LatentCheckpoint: ModelLatents, FusedCheckpoint: ModelFused}
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision")
-
-
-def local_directory(name: str, options: dict) -> pathlib.Path:
-    """The directory of a model on this machine, downloaded where it is a hub's; options are from_pretrained's."""
-    folder = options.get("subfolder") or ""
-    path = pathlib.Path(name) / folder
-    if path.is_dir():
-        return path
-    hub = {key: options[key] for key in _HUB_OPTIONS if options.get(key) is not None}
-    patterns = [f"{folder}/{files}" if folder else files for files in ("*.json", "*.safetensors")]
-    return pathlib.Path(snapshot_download(str(name), allow_patterns=patterns, **hub)) / folder
 
 
 def open_served(directory: pathlib.Path) -> ConvertedCheckpoint:
@@ -64,7 +53,8 @@ class CodedModel:
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, exact_step: bool = False, **kwargs):
         """As transformers'. exact_step: a token attends exactly to the tokens of its own forward pass."""
-        directory = local_directory(pretrained_model_name_or_path, kwargs)
+        hub = {key: kwargs[key] for key in _HUB_OPTIONS if kwargs.get(key) is not None}
+        directory = local_directory(pretrained_model_name_or_path, kwargs.get("subfolder") or "", **hub)
         checkpoint = open_served(directory)
         # Auto classes note the caller's choice in the configuration.
         configured = getattr(kwargs.get("config"), "_attn_implementation_internal", None)

@@ -1,6 +1,5 @@
 """Replaces the attention of a model that vLLM has just built."""
 
-import os
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from vllm.v1.attention.backend import AttentionType
 
 from kvconvert.codes import TILE, CodedCheckpoint
 from kvconvert.fused import FusedCheckpoint
+from kvconvert.hub import local_directory
 from kvconvert.kinds import open_checkpoint
 from kvconvert.latents import LatentCheckpoint
 from kvconvert.vllm.attention import LayerParts, PagedAttention, PagedStore
@@ -27,7 +27,8 @@ _STORES = {CodedCheckpoint: coded_store, LatentCheckpoint: latent_store, FusedCh
 
 def install_stores(model: nn.Module, vllm_config: Any) -> list[PagedStore]:
     """Gives every layer of this rank that is not plain its store. Returns the stores."""
-    checkpoint = open_checkpoint(_directory(vllm_config.model_config))
+    config = vllm_config.model_config
+    checkpoint = open_checkpoint(local_directory(config.model, revision=config.revision))
     new_store = _STORES[type(checkpoint)]
     plain = _attention_by_layer(model)
     rotaries = {layer: getattr(parent, "rotary_emb", None) for layer, (parent, _, _) in plain.items()}
@@ -92,14 +93,3 @@ def _refuse_attention(attention: Attention, layer: int) -> None:
         raise ValueError(f"kvconvert: layer {layer} has {type(attention).__name__}, which converted checkpoints do not support")
     if attention.has_sink or getattr(attention.impl, "alibi_slopes", None) is not None:
         raise ValueError(f"kvconvert: layer {layer} has attention sinks or ALiBi, which converted checkpoints do not support")
-
-
-def _directory(model_config: Any) -> str:
-    """Where the checkpoint lies; a name on a hub stands for its local copy."""
-    if os.path.isdir(model_config.model):
-        return model_config.model
-    from huggingface_hub import snapshot_download
-
-    return snapshot_download(
-        model_config.model, revision=model_config.revision, allow_patterns=["*.json", "*.safetensors"]
-    )

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 import kvconvert  # noqa: F401  registers the families
+from kvconvert.hub import local_directory
 from kvconvert.transformers import FAMILIES, CodedCache
-from kvconvert.transformers.model import local_directory
 
 from conversions import DATA, zoo
 
@@ -86,10 +86,10 @@ class ModelsTest(unittest.TestCase):
         ids = torch.tensor([[1, 2, 3]])
         expected = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)(ids).logits
         self.assertTrue(torch.equal(loaded(ids).logits, expected))
-        for folder, files in ((None, ["*.json", "*.safetensors"]), ("part", ["part/*.json", "part/*.safetensors"])):
-            with mock.patch("kvconvert.transformers.model.snapshot_download", return_value="/copy") as download:
-                found = local_directory("someone/small", {"subfolder": folder, "revision": "main"})
-            self.assertEqual(found, pathlib.Path("/copy") / (folder or ""))
+        for folder, files in (("", ["*.json", "*.safetensors"]), ("part", ["part/*.json", "part/*.safetensors"])):
+            with mock.patch("huggingface_hub.snapshot_download", return_value="/copy") as download:
+                found = local_directory("someone/small", folder, revision="main")
+            self.assertEqual(found, pathlib.Path("/copy") / folder)
             download.assert_called_once_with("someone/small", allow_patterns=files, revision="main")
 
     def test_text_longer_than_a_table_of_rope_is_refused(self):
