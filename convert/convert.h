@@ -47,8 +47,8 @@ struct ConvertSettings {
   PrefillMode prefill = PrefillMode::kExact;
   std::string kv_dtype;      // planned dtype of the cache; empty: the checkpoint's
   std::int64_t context = 0;  // tokens of the planned cache; 0: min(max_position, 8192)
-  // Tokens of all sequences together, where the saving must exceed the factors; 0: the context, at least
-  // 8192
+  // Cached tokens of all sequences together; 0: the context, at least 8192. A conversion is refused if it saves memory only
+  // above four times as many.
   std::int64_t tokens_in_flight = 0;
   // For methods with StatisticsNeeds; unset: the method's own
   std::optional<CacheMetric> cache_metric;

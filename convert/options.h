@@ -1,4 +1,4 @@
-// What settings can be told: a row for every value, from which the command line, the record in artifacts and the
+// The options of a settings struct: one row per value, from which the command line, the record in artifacts and the
 // checks of ranges follow.
 #pragma once
 

@@ -1,5 +1,5 @@
 // kvconvert --export mla: a checkpoint in DeepSeek-V2's layout, for engines with kernels for latent attention. The
-// layout costs quality, so the result is written only where it stands beside a coded cache of as many bytes.
+// layout costs quality, so the result is written only if its quality is close enough to that of a coded cache of equal bytes.
 #pragma once
 
 #include "convert/pipeline.h"

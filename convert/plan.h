@@ -19,10 +19,10 @@ KvPlan make_plan(const ModelConfig& config, const ConvertSettings& settings, boo
 // All layers plain, under the method's name.
 KvPlan base_plan(const ModelConfig& config, const ConvertSettings& settings);
 
-// Bytes in a cache of some type over those of the model's own keys and values in the same type (16 bits beside
-// integers), which is kept_ratio where that is the model's own type: with every token merged that may be, and with none
-// merged. Sinks and window are exact in both. Pairs of layers merge all tokens in both, and retain none, or as many as
-// may be.
+// Bytes of the cache divided by the bytes of the model's own keys and values in the same type (16 bits for integer types):
+// once with every mergeable token merged, once with none merged. This equals kept_ratio if the type is the model's own. Sinks
+// and window are exact in both. Pairs of layers merge all tokens in both, and retain either no tokens or the largest allowed
+// number.
 struct KeptRange {
   double lowest = 1, highest = 1;
 };
@@ -47,7 +47,7 @@ PairTokens merged_pair(const KvPlan& plan, std::int64_t num_tokens, bool retains
 KvDtype planned_dtype(const ModelConfig& config, const ConvertSettings& settings);
 // Tokens of the planned cache.
 std::int64_t plan_context(const ModelConfig& config, const ConvertSettings& settings);
-// Tokens of all sequences, where the saving must exceed the factors.
+// Cached tokens of all sequences together. A conversion is refused if it saves memory only above four times as many.
 std::int64_t tokens_in_flight(const ModelConfig& config, const ConvertSettings& settings);
 // Bytes of the model's own keys and values in the planned dtype over those in its own: converts ratios of
 // kept_range.

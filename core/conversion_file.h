@@ -19,7 +19,7 @@
 //   for coded block b of n stacked channels and k coefficients (core/kv_sources.h):
 //     kvconvert.coded.<b>.encoder                    [k, n]                   E
 //     kvconvert.coded.<b>.decoder                    [n, k]                   F
-//     kvconvert.coded.<b>.decoder_codes              [n, n] or [n, k], int8   E and F in 8 bits, where that costs nothing;
+//     kvconvert.coded.<b>.decoder_codes              [n, n] or [n, k], int8   E and F in 8 bits, where that adds at most 0.2 % to the error;
 //     kvconvert.coded.<b>.decoder_low, .decoder_scale, .channel_scale, .encoder_codes   as in model/basis_codes.h
 //     kvconvert.coded.<b>.basis                      [k]                      number of each coefficient's basis, where keys
 //                                                    have several: n / bases channels replace n in E and F

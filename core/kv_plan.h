@@ -18,9 +18,8 @@ namespace kvc {
 //   ls           h = P y, least squares on the exact keys and values y of all layers of the group
 enum class MergeRule { kNone, kMean, kFisher, kSensitivity, kLs };
 enum class Granularity { kToken, kGroup };
-// How prefill attends: exactly, or through the truncated factorisation, as the papers' code.
-// What a prompt's tokens attend to: exact keys and values; the latents' (truncated); what a generated token in their
-// place would, so that the codes of earlier tiles are read.
+// What a prompt's tokens attend to: exact keys and values (exact); keys and values rebuilt from latents, as the papers' code
+// does (truncated); or what a generated token would read, so codes of earlier tiles (coded).
 enum class PrefillMode { kExact, kTruncated, kCoded };
 // How an unmerged token of a latent group is stored.
 enum class UnmergedForm { kPlain, kLatent };

@@ -6,9 +6,9 @@
 
 namespace kvc {
 
-// A libgomp thread that waits turns in a loop for milliseconds before it sleeps. On cores of its own that is the fastest way
-// to wait; beside other work it takes the core from the thread that it waits for, and a program takes three times as long.
-// libgomp turns only some microseconds while it manages more threads than there are cores. While alive, an object watches how
+// A waiting libgomp thread spins for milliseconds before it sleeps. On cores of its own that is the fastest way to wait; beside
+// other work it takes the core from the thread that it waits for, and a program takes three times as long. libgomp spins for
+// only a few microseconds if it manages more threads than there are cores. While alive, an object watches how
 // long the process's threads wait for a core (Linux: /proc/self/task/*/schedstat), and keeps a team of sleeping threads while
 // they do, or always where that cannot be watched. It does nothing for one thread, where OMP_WAIT_POLICY or GOMP_SPINCOUNT is
 // set in the environment, and with OpenMP runtimes other than libgomp. A process needs one.
@@ -29,8 +29,8 @@ class ThreadWaits {
     void after(double running, double waiting, bool new_threads = false);
 
     bool are_short() const { return are_short_; }
-    // Cores that others take. Once these are left to them nothing shows whether they still do, so from time to time none
-    // are: the longer, the more often in turn it was in vain.
+    // Number of cores that other processes use. After this process gives up those cores, it cannot see whether they are still
+    // in use. It therefore tries all cores again from time to time, and waits longer after each failed try.
     int cores_of_others() const { return others_; }
 
    private:

@@ -43,28 +43,28 @@ class ConvertedCheckpoint:
 
     @staticmethod
     def why_refused(conversion: dict) -> str | None:
-        """What of a conversion (the configuration's key kvconvert) only kvrun does, with the way out; None: nothing."""
+        """Why only kvrun can run this conversion (the configuration's key kvconvert), and what to do instead; None if engines can."""
         return f"{', '.join(sorted(set(conversion['plan']['layers'])))} layers"
 
     @staticmethod
     def why_not_exact(plan: dict, engine: str) -> str | None:
-        """Which of the tokens that the plan keeps exact the engine, vLLM or transformers, does not; None: it keeps all."""
+        """Which exact tokens of the plan the engine (vLLM or transformers) does not keep exact; None if it keeps all."""
 
     @staticmethod
     def why_unlike_report(plan: dict) -> str | None:
-        """How engines read the directory in another way than the report measured, with the way out; None: they do not."""
+        """Why engines read the directory differently from what its report measured, and what to do; None if they do not."""
 
     @staticmethod
     def why_not_split(plan: dict, ranks: int) -> str | None:
-        """What cannot be split over tensor parallel ranks, with the way out; None: nothing."""
+        """Why the directory cannot be split over tensor parallel ranks, and what to do instead; None if it can."""
 
     @staticmethod
     def why_not_adapted(plan: dict) -> str | None:
-        """What LoRA would make wrong, with the way out; None: nothing."""
+        """Why LoRA would give wrong results, and what to do instead; None if it would not."""
 
     @staticmethod
     def why_not_on_gpus(plan: dict) -> str | None:
-        """What a GPU does not run, with the way out; None: nothing."""
+        """Why a GPU cannot run the directory, and what to do instead; None if it can."""
 
     @staticmethod
     def stored_tokens(plan: dict, number_bytes: int) -> StoredTokens:

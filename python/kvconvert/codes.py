@@ -245,7 +245,7 @@ class LayerCodes:
 
     def keep_coded(self, rows: OpenRows, tile: int, pages: torch.Tensor, page_numbers: torch.Tensor, first: int,
                    count: int, layer: int = 0) -> None:
-        """Keeps what codes give for tokens first .. first + count - 1 of a sequence, a tile's first ones: exact rows are gone."""
+        """Stores the decoded keys and values of a tile's first tokens, first .. first + count - 1, whose exact rows no longer exist."""
         old = self.read(pages, page_numbers, first, count, rows.keys.dtype, layer)
         self.keep(rows, tile * TILE + torch.arange(count, device=self.device), *old)
 

@@ -36,7 +36,7 @@ def page_addresses(pages: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 
 class DeviceCodes(LayerCodes):
-    """As LayerCodes, on tensors of `device`, in bfloat16 or float16. Factors and tables of angles lie there too."""
+    """Like LayerCodes, for tensors on `device`; requires bfloat16 or float16. Factors and tables of angles are there too."""
 
     def _open(self, checkpoint: CodedCheckpoint, shape: list[int], scales: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
               blocks: list[int], factors: list[torch.Tensor]) -> None:

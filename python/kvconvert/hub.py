@@ -1,4 +1,4 @@
-"""Where a model lies: a directory on this machine, or a name on a hub."""
+"""Finds a model: a local directory or a name on a hub."""
 
 import os
 import pathlib

@@ -1,5 +1,5 @@
-"""Attention of a prompt's chunk, as tokens that are generated one by one get it: a token reads its own tile of 32 tokens
-exactly, with an exact window the tiles before it too, and earlier tiles through their codes."""
+"""Attention for a prompt's chunk, with the results of generating its tokens one by one: a token reads its own tile of 32
+tokens exactly, and the tiles of an exact window; it reads earlier tiles through their codes."""
 
 import torch
 
