@@ -43,6 +43,7 @@ struct Declare {
 void declare_settings(CLI::App& app, ConvertSettings& settings) {
   const auto declare = [&app](const Option& option) {
     std::visit(Declare{app, option}, option.value);
+    return app.get_option(option.name());
   };
   const Options common = common_options(settings);
   for (const Option& option : common.rows()) {
@@ -54,7 +55,9 @@ void declare_settings(CLI::App& app, ConvertSettings& settings) {
     }
   }
   for (const Options& own : own_options(settings)) {
-    std::for_each(own.rows().begin(), own.rows().end(), declare);
+    for (const Option& option : own.rows()) {
+      declare(option)->group(own.heading);
+    }
   }
 }
 
@@ -71,18 +74,20 @@ OpenSettings open_settings(const CLI::App& app, const PipelineOptions& options) 
 
 void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& words) {
   app.add_option("checkpoint", options.checkpoint, "HuggingFace directory");
-  app.add_option("--out", options.out, "Output directory (default: <checkpoint>-<method>)");
+  app.add_option(
+      "--out", options.out,
+      "Output directory (default: <checkpoint's name>-<method> in the current directory)");
   app.add_option(
          "--for", words.engine,
-         "Engine that will run the result: kvrun, transformers or vllm. The last two select "
-         "--method coded --prefill coded unless --method is given")
+         "Engine that will run the result: kvrun, transformers or vllm. With the last two the "
+         "method is coded unless --method is given, and coded reads prompts through codes")
       ->capture_default_str();
   app.add_option("--export", words.format,
                  "factored, folded, both, or mla: DeepSeek-V2's architecture, at a loss of quality")
       ->capture_default_str();
   app.add_option("--mla-allowed", options.mla_allowed,
-                 "mla: KL divergence beyond that of a coded cache of as many bytes, above which "
-                 "nothing is written")
+                 "mla: how much larger the KL divergence may be than that of a coded cache of "
+                 "equal bytes; if it is larger, nothing is written")
       ->capture_default_str()
       ->check(at_least(0));
   app.add_option("--factor-dtype", options.factor_dtype,
@@ -100,8 +105,8 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& 
                  "Tokens per sequence (default: 512; coded: 1024)")
       ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 30));
   app.add_flag("--thorough", options.effort.thorough,
-               "coded: calibrate on four times as much text (implied by --num-sequences, --seq-len "
-               "and --metric)");
+               "coded: calibrate on four times as much text (implied by --num-sequences, "
+               "--seq-len, --metric and --device cuda)");
   app.add_option("--validation-text", options.validation_text,
                  "Evaluation text (default: built in)");
   app.add_option(

@@ -34,6 +34,7 @@ struct Option {
 class Options {
  public:
   const std::vector<Option>& rows() const { return rows_; }
+  std::string heading;  // of --help; empty: among those of all methods
 
   template <typename Value>
   void add(const char* flag, const char* key, Value& value, const char* help) {

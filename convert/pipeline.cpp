@@ -42,12 +42,12 @@ void check_inputs_apart(const PipelineOptions& options) {
 void log_report(const Conversion& converted) {
   for (const CodedReport& block : converted.coded) {
     log_info(fmt::format(
-        "layers {}-{}{}: {} coefficients in {} bits{}, error {:.3g} of {:.3g} predicted, {:.3g} "
-        "measured, {:.1f} of {:.0f} bytes per token",
+        "layers {}-{}{}: {} coefficients, {} bits{} per token; error {:.3g} predicted and {:.3g} "
+        "measured, {:.3g} if all were dropped; {:.1f} of {:.0f} bytes per token",
         block.first_layer, block.first_layer + block.num_layers - 1,
         block.head < 0 ? "" : fmt::format(", KV head {}", block.head), block.coefficients,
-        block.bits, block.gain ? " and a gain" : "", block.predicted_error, block.energy,
-        block.measured_error, block.bytes_per_token, block.bytes_per_token_plain));
+        block.bits, block.gain ? " and a gain byte" : "", block.predicted_error,
+        block.measured_error, block.energy, block.bytes_per_token, block.bytes_per_token_plain));
   }
   for (const FusedReport& layer : converted.fused) {
     log_info(fmt::format("layer {}{}: R^2 of keys {:.3f}, of values {:.3f}", layer.layer,
@@ -144,6 +144,11 @@ void log_limits(const PipelineOptions& options, const KvPlan& plan, const ModelC
     if (const std::string note = unmet_target_note(plan, config, options.settings); !note.empty()) {
       log_info(note);
     }
+  }
+  // --plan has it in its table.
+  if (const std::string note = late_payback_note(plan, config, options.settings);
+      !note.empty() && !options.plan_only) {
+    log_info(note);
   }
   for (const std::string& limit : serving_limits(options.engine, plan)) {
     log_info(limit);

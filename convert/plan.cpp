@@ -193,6 +193,21 @@ std::string unmet_target_note(const KvPlan& plan, const ModelConfig& config,
                    target, kept, settings.method);
 }
 
+std::string late_payback_note(const KvPlan& plan, const ModelConfig& config,
+                              const ConvertSettings& settings) {
+  const Payback gain = estimated_payback(plan, config, settings);
+  const std::int64_t expected = tokens_in_flight(config, settings);
+  if (gain.tokens <= expected) {
+    return "";
+  }
+  return gain.tokens == Payback::kNever
+             ? "this plan saves no memory"
+             : fmt::format(
+                   "this plan saves memory only above {} cached tokens of all requests "
+                   "together; {} are expected (--tokens-in-flight)",
+                   gain.tokens - 1, expected);
+}
+
 Payback plan_payback(const KvPlan& plan, const ModelConfig& config, const ConvertSettings& settings,
                      std::int64_t factor_bytes) {
   const std::int64_t context = plan_context(config, settings);

@@ -149,6 +149,10 @@ PlanTable plan_table(const ModelConfig& config, const ConvertSettings& settings,
   table.peak_memory_bytes = peak_memory(config, table.plan);
   table.seconds = factorisation_seconds(config, table.plan, needs_calibration(settings));
   method.fill_table(table, request);
+  if (const std::string note = late_payback_note(table.plan, config, settings);
+      !note.empty() && (table.is_coded() || !table.plan.groups.empty())) {
+    table.notes.push_back(note);
+  }
   return table;
 }
 
@@ -211,17 +215,19 @@ std::string to_text(const PlanTable& table) {
                       to_text(table.payback), table.weights_growth_bytes < 0 ? "shrink" : "grow",
                       mebibytes(std::abs(table.weights_growth_bytes)));
   const double gibibytes = mebibytes(table.peak_memory_bytes) / 1024;
-  text += is_coded
-              ? fmt::format(
-                    "calibrating needs at least {} tokens; converting takes about {:.1f} GiB of "
-                    "memory and on two cores {:.0f} s with the {} calibration tokens of the "
-                    "default, {:.0f} s with the {} of --thorough, beside what writing text takes\n",
-                    table.calibration_tokens, gibibytes, table.knee.seconds, table.knee.num_tokens,
-                    table.thorough.seconds, table.thorough.num_tokens)
-              : fmt::format(
-                    "converting takes about {:.1f} GiB of memory and {:.0f} s of factorisation on "
-                    "two cores\n",
-                    gibibytes, table.seconds);
+  text +=
+      is_coded
+          ? fmt::format(
+                "calibrating needs at least {} tokens; converting takes about {:.1f} GiB of "
+                "memory and on two cores {:.0f} s with the {} calibration tokens of the "
+                "default, {:.0f} s with the {} of --thorough; sampling the calibration text takes "
+                "additional time\n",
+                table.calibration_tokens, gibibytes, table.knee.seconds, table.knee.num_tokens,
+                table.thorough.seconds, table.thorough.num_tokens)
+          : fmt::format(
+                "converting takes about {:.1f} GiB of memory and {:.0f} s of factorisation on "
+                "two cores\n",
+                gibibytes, table.seconds);
   return text;
 }
 

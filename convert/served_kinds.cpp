@@ -31,8 +31,8 @@ bool any_of(const Parts& parts, const Holds& holds) {
 void check_tokens(const Given& given, ServingEngine engine, const char* flag, std::int64_t tokens,
                   std::int64_t served) {
   KVC_CHECK_USAGE(!given(flag) || tokens == served,
-                  "--for {}: keeps no tokens exact, found {} {}; leave {} out", to_string(engine),
-                  flag, tokens, flag);
+                  "--for {}: requires {} {}, found {}; leave {} out", to_string(engine), flag,
+                  served, tokens, flag);
 }
 
 void check_dtype(ServingEngine engine, const ConvertSettings& settings) {
@@ -62,7 +62,7 @@ void suit_codes(ServingEngine engine, const Given& given, ConvertSettings& setti
       "--for {}: keeps whole tiles of {} tokens exact, found --window {}; pass --window "
       "{}, or leave it out",
       to_string(engine), kQuantisedTokens, settings.window_tokens,
-      settings.window_tokens / kQuantisedTokens * kQuantisedTokens);
+      std::max(kQuantisedTokens, settings.window_tokens / kQuantisedTokens * kQuantisedTokens));
   settings.prefill = PrefillMode::kCoded;
   if (!prescribes_tokens(engine)) {
     return;

@@ -50,15 +50,15 @@ Options common_options(ConvertSettings& settings) {
              "Last tokens that stay exact (default: by method and --context)");
   add_tokens(options, "--block", "block_tokens", settings.block_tokens, 1,
              "Generated tokens compressed at a time (default: by method and --context)");
-  options.add(
-      "--prefill", "prefill", settings.prefill, parse_prefill_mode,
-      "What prompts attend to: exact keys and values (default); truncated: the latents', as "
-      "in the papers' code; coded (method coded): codes of earlier tiles, as engines do");
+  options.add("--prefill", "prefill", settings.prefill, parse_prefill_mode,
+              "What prompts attend to: exact keys and values (default); truncated: those that "
+              "latents give, as in the papers' code; coded (method coded): codes of earlier tiles, "
+              "as engines do");
   add_tokens(options, "--context", "context", settings.context, 0,
              "Tokens of the cache that is planned (0: the model's context, at most 8192)");
   add_tokens(options, "--tokens-in-flight", "tokens_in_flight", settings.tokens_in_flight, 0,
-             "Tokens that all requests hold together; the saving must exceed the factors there (0: "
-             "--context, at least 8192)");
+             "Cached tokens of all requests together. A conversion is refused if it saves memory "
+             "only above four times this number (0: --context, at least 8192)");
   std::optional<CacheMetric>& metric = settings.cache_metric;
   options.add_word(
       "--metric", "metric",
@@ -85,6 +85,9 @@ std::vector<Options> own_options(ConvertSettings& settings) {
   std::vector<Options> options;
   for (const auto kind : kinds) {
     options.push_back(kind(settings));
+    options.back().heading = "With --method " + method_names([kind](const Method& method) {
+                               return takes(method, kind);
+                             });
   }
   return options;
 }

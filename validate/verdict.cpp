@@ -82,9 +82,9 @@ std::vector<std::string> precision_warnings(const ValidateOptions& options,
     return count == 1 ? "a standard error needs at least two" : of_several;
   };
   if (kld.mean > kRounding && is_imprecise(kld, kld.mean / 2)) {
-    warnings.push_back(fmt::format("{} rests on too little text: {}; {}",
-                                   found("KL divergence", kld, count),
-                                   reason("the 95 % interval reaches half of it"), kMoreText));
+    warnings.push_back(fmt::format("{} is uncertain: {}; {}", found("KL divergence", kld, count),
+                                   reason("its 95 % interval is at least half its value"),
+                                   kMoreText));
   }
   for (const Threshold& threshold : thresholds(options, report.continuation)) {
     const Estimate& measured = threshold.measured;

@@ -77,26 +77,25 @@ Options coded_options(ConvertSettings& settings) {
   CodedSettings& own = settings.own<CodedSettings>();
   Options options;
   options.add("--scope", "coded/scope", own.scope,
-              "coded: what is coded together: head, layer, group, auto, or ranges of layers as in "
+              "What is coded together: head, layer, group, auto, or ranges of layers as in "
               "head:0-5,group:6-11");
   options.add("--form", "coded/form", own.form,
-              "coded: transform of the keys, from the best for its bytes to the fastest: full "
+              "Transform of the keys, from the best for its bytes to the fastest: full "
               "(default), keys, blocks[:N], pairs, rotated; auto (default with --prefer speed): "
               "the fastest that has at most 4 times the error of full");
   options.add("--products", "coded/products", own.products,
-              "coded: multiplications for each rebuilt key that --form auto shares out among the "
+              "Multiplications for each rebuilt key that --form auto shares out among the "
               "layers (0: one form for all)",
               "0 or more", [](std::int64_t products) { return products >= 0; });
   options.add("--widths", "coded/widths", own.widths, kWidths, "set of widths",
-              "coded: bits of a code: 0-8 (default), 0/2/4/8 or 0/4/8");
+              "Bits of a code: 0-8 (default), 0/2/4/8 or 0/4/8");
   options.add("--prefer", "coded/prefer", own.prefer, kPreferences, "preference",
-              "coded: preference of --scope auto and --form: balance (default), speed or capacity");
+              "Preference of --scope auto and --form: balance (default), speed or capacity");
   options.add("--gain", "coded/gain", own.gain, kGains, "choice of gains",
-              "coded: a byte per token and block that scales its steps: auto (default), on or off");
-  options.add(
-      "--head-bits", "coded/head_bits", own.head_bits, kHeadBits, "share of heads",
-      "coded: bits of a layer's KV heads under scope head: free (default) or equal (default "
-      "with --for vllm, whose tensor parallel ranks reserve what the largest takes)");
+              "A byte per token and block that scales its steps: auto (default), on or off");
+  options.add("--head-bits", "coded/head_bits", own.head_bits, kHeadBits, "share of heads",
+              "Bits of a layer's KV heads under scope head: free (default) or equal (default "
+              "with --for vllm, whose tensor parallel ranks reserve what the largest takes)");
   return options;
 }
 

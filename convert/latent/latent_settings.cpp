@@ -24,9 +24,10 @@ Options rank_options(ConvertSettings& settings) {
       "--rank-multiple", "rank_multiple", multiple,
       "Ranks are rounded down to a multiple of this (0: 32 from hidden_size 1024 on, else 4)",
       "0 (automatic) or a positive number", [](auto value) { return value >= 0; });
-  options.add(
-      "--rank-alloc", "rank_allocation", allocation, kRankAllocations, "rank allocation",
-      "Ranks of the groups: uniform (default), fisher, or energy (per byte of cache and factors)");
+  options.add("--rank-alloc", "rank_allocation", allocation, kRankAllocations, "rank allocation",
+              "Ranks of the groups: uniform (default), fisher (commonkv, palu), or energy (per "
+              "byte of cache "
+              "and factors: xkv-static; always pca)");
   return options;
 }
 

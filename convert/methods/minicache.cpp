@@ -31,15 +31,14 @@ Options pair_options(ConvertSettings& settings) {
   Options options;
   options.add("--minicache", "pairing/retention", own.retention, kRetentions,
               "choice of retained tokens",
-              "minicache: retain the tokens whose layers differ most (different, default) or least "
+              "Retain the tokens whose layers differ most (different, default) or least "
               "(inverted)");
   options.add("--minicache-position", "pairing/position", own.position,
-              "minicache: shared direction between the lower layer's (0) and the upper one's (1)",
+              "Shared direction between the lower layer's (0) and the upper one's (1)", "0 to 1",
+              is_part);
+  options.add("--minicache-retained", "pairing/retained", own.retained,
+              "Share of the range of angles that is retained; also the largest share of tokens",
               "0 to 1", is_part);
-  options.add(
-      "--minicache-retained", "pairing/retained", own.retained,
-      "minicache: share of the range of angles that is retained; also the largest share of tokens",
-      "0 to 1", is_part);
   return options;
 }
 

@@ -18,9 +18,9 @@ Options principal_options(ConvertSettings& settings) {
               "xkv, xkv-static: value directions per key direction", "a positive number",
               [](double ratio) { return std::isfinite(ratio) && ratio > 0; });
   options.add("--key-rank", "key_rank", own.key_rank,
-              "xkv, xkv-static, pca: key directions per layer (0: from --kept-ratio)");
+              "Key directions per layer (0: from --kept-ratio)");
   options.add("--value-rank", "value_rank", own.value_rank,
-              "xkv, xkv-static, pca: value directions per layer (0: from --kept-ratio)");
+              "Value directions per layer (0: from --kept-ratio)");
   options.add("--later", "later", own.later, parse_later_tokens,
               "xkv: later turns: exact (default), project (on the first turn's directions) or "
               "new-segment (their own)");

@@ -140,13 +140,12 @@ TEST(Verdict, WarnsOfDivergencesOfTooLittleText) {
   EXPECT_THAT(precision_warnings({}, report), IsEmpty());
   report.continuation.kl_divergence = {0.0123, 0.0005};
   EXPECT_THAT(precision_warnings({}, report),
-              ElementsAre(HasSubstr("the 95 % interval reaches half of it")));
+              ElementsAre(HasSubstr("its 95 % interval is at least half its value")));
   report.num_sequences = 1;
   report.continuation.kl_divergence = {0.0123};
-  EXPECT_THAT(
-      precision_warnings({}, report),
-      ElementsAre(HasSubstr("KL divergence 0.0123 of 1 sequence rests on too little text: a "
-                            "standard error needs at least two")));
+  EXPECT_THAT(precision_warnings({}, report),
+              ElementsAre(HasSubstr("KL divergence 0.0123 of 1 sequence is uncertain: a "
+                                    "standard error needs at least two")));
   ValidateOptions options;
   options.min_same_top = 0.9;
   report.continuation.same_top = {0.971};
