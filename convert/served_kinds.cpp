@@ -31,8 +31,8 @@ bool any_of(const Parts& parts, const Holds& holds) {
 void check_tokens(const Given& given, ServingEngine engine, const char* flag, std::int64_t tokens,
                   std::int64_t served) {
   KVC_CHECK_USAGE(!given(flag) || tokens == served,
-                  "--for {}: requires {} {}, found {}; leave {} out", to_string(engine), flag,
-                  served, tokens, flag);
+                  "--for {}: requires {} {}, found {} {}; leave {} out", to_string(engine), flag,
+                  served, flag, tokens, flag);
 }
 
 void check_dtype(ServingEngine engine, const ConvertSettings& settings) {

@@ -23,7 +23,7 @@ class Generation {
 
   GenerateResult run() {
     const RebuildCounts rebuilt = engine_.rebuild_counts();
-    result_.sequences.resize(sequences_.size());
+    result_.sequences.resize(sequences_.size() * static_cast<std::size_t>(options_.num_samples));
     std::vector<std::size_t> active;
     const auto read = [&] {
       const std::vector<at::Tensor> logits =
@@ -70,7 +70,6 @@ class Generation {
   // Makes the samples of every prompt: last rows of logits per sequence.
   std::vector<at::Tensor> fork_samples(std::vector<at::Tensor> of_prompts) {
     const auto samples = static_cast<std::size_t>(options_.num_samples);
-    result_.sequences.resize(sequences_.size() * samples);
     std::vector<Sequence> sequences;
     std::vector<at::Tensor> logits;
     for (std::size_t prompt = 0; prompt < prompts_.size(); ++prompt) {

@@ -109,8 +109,9 @@ std::vector<Candidate> Sampler::distribution(const at::Tensor& logits) const {
   const at::Tensor row = logits.contiguous();
   const float* first = row.const_data_ptr<float>();
   std::vector<float> values(first, first + row.numel());
-  KVC_CHECK(std::all_of(values.begin(), values.end(),
-                        [](float x) { return x < std::numeric_limits<float>::infinity(); }),
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  KVC_CHECK(std::all_of(values.begin(), values.end(), [](float x) { return x < kInfinity; }) &&
+                std::any_of(values.begin(), values.end(), [](float x) { return x > -kInfinity; }),
             "the model's logits are not finite; does the checkpoint hold NaN or infinity? --dtype "
             "float32 has the widest range");
   const auto penalty = static_cast<float>(options_.repetition_penalty);

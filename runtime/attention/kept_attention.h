@@ -23,7 +23,7 @@ struct RowScores {
 
 // Queries of one sequence's last tokens, whose rows are the last ones. query [T, num_heads, head_dim] post-RoPE,
 // positions [T]. Slots score q.k + alpha log(count), like that many equal tokens (ZeroMerge, eq. 8). [T,
-// num_heads * head_dim] in the query's dtype. `row_scores`: null, or for a single query and rows without codes.
+// num_heads * head_dim] in the query's dtype. `row_scores`: null, or for a single query.
 at::Tensor attend_kept(const Decoder& decoder, int layer, const KeptRows& rows,
                        const TokenPolicy& policy, const at::Tensor& query,
                        const at::Tensor& positions, RowScores* row_scores);

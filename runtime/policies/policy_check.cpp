@@ -45,7 +45,8 @@ void check_slots(const TokenPolicy& policy, const std::string& name, const KvPla
   KVC_CHECK(
       plan.groups.empty() || merges_every_latent(plan),
       "--policy {}: residual={} merges tokens, but not every token of these groups has a latent of "
-      "one shared basis; use residual=0, or convert with --merge ls, pca or xkv-static",
+      "one shared basis; use residual=0, or convert with --merge ls --unmerged plain (not of "
+      "models with a norm of keys), pca or xkv-static",
       name, policy.residual_slots);
 }
 

@@ -59,9 +59,10 @@ Prompts read_prompts(const RunOptions& options) {
   const int sources = static_cast<int>(!options.prompt.empty()) +
                       static_cast<int>(!options.prompt_file.empty()) +
                       static_cast<int>(!options.ids.empty());
-  KVC_CHECK_USAGE(sources == 1,
-                  "give one of --prompt, --prompt-file and --ids that is not empty, found {}",
-                  sources);
+  KVC_CHECK_USAGE(
+      sources != 0,
+      "no prompt: pass --prompt, --prompt-file or --ids with a prompt that is not empty");
+  KVC_CHECK_USAGE(sources == 1, "give one of --prompt, --prompt-file and --ids, found {}", sources);
   if (!options.ids.empty()) {
     Prompts prompts = read_ids(options.ids);
     if (Tokenizer::exists(options.model)) {

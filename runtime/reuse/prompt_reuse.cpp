@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "core/error.h"
@@ -180,10 +181,15 @@ void PromptReuse::keep(const std::vector<std::int64_t>& ids,
     prompt->key.push_back(rows.key.to(at::kCPU, format_.dtype).contiguous());
     prompt->value.push_back(rows.value.to(at::kCPU, format_.dtype).contiguous());
   }
-  writing_ = std::async(std::launch::async, [this, prompt] {
+  const auto write = [this, prompt] {
     const c10::InferenceMode guard;
     store_.store(*prompt);
-  });
+  };
+  try {
+    writing_ = std::async(std::launch::async, write);
+  } catch (const std::system_error&) {  // no thread can start
+    write();
+  }
 }
 
 }  // namespace kvc

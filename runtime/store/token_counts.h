@@ -41,7 +41,7 @@ std::int64_t rows_decided_at_once(std::int64_t count);
 struct KeptBudget {
   std::int64_t budget = 0;  // tokens, once a prompt has been read
   // Tokens have left under a fixed budget: rows of plain layers have RunningLayout's order
-  // (runtime/policies/running_policy.cpp).
+  // (runtime/policies/kept_policy.cpp).
   bool is_laid_out = false;
 
   // After a prompt, at whose end the sequence has so many tokens; 0: after a generated token, before any prompt of which

@@ -85,7 +85,7 @@ class Engines(ProgramTest):
                              for more in (given, ("--for", "vllm")))
             self.assertEqual(plain, suited)
         for flag, tokens in (("--sink", "4"), ("--window", "32"), ("--block", "8")):
-            self.assert_refused({2}, [f"--for vllm: requires {flag} ", f", found {tokens}; leave {flag} out"], *arguments,
+            self.assert_refused({2}, [f"--for vllm: requires {flag} ", f"found {flag} {tokens}; leave {flag} out"], *arguments,
                                 "--for", "vllm", "--method", "pca", flag, tokens)
         plan = ("kvconvert", REFERENCE, "--plan", "--kept-ratio", "0.3", "--for", "vllm", "--method", "pca")
         limits = self.run_ok(*plan).stderr

@@ -89,14 +89,19 @@ TEST(Generate, StoppedKeepsWhatThereIs) {
 
 TEST(Generate, StoppedWhileThePromptIsRead) {
   const Engine engine = load({});
-  GenerateOptions options;
-  int asked = 0;
-  options.stopped = [&] { return ++asked > 3; };
-  const GenerateResult result = generate(engine, kPrompts, options);
-  EXPECT_TRUE(result.interrupted);
-  ASSERT_EQ(result.sequences.size(), 2u);
-  EXPECT_TRUE(result.sequences[0].tokens.empty());
-  EXPECT_EQ(result.sequences[0].bytes.total(), 0);
+  for (const std::int64_t samples : {1, 3}) {
+    GenerateOptions options;
+    options.num_samples = samples;
+    int asked = 0;
+    options.stopped = [&] { return ++asked > 3; };
+    const GenerateResult result = generate(engine, kPrompts, options);
+    EXPECT_TRUE(result.interrupted);
+    ASSERT_EQ(result.sequences.size(), static_cast<std::size_t>(2 * samples));
+    for (const auto& sequence : result.sequences) {
+      EXPECT_TRUE(sequence.tokens.empty());
+      EXPECT_EQ(sequence.bytes.total(), 0);
+    }
+  }
 }
 
 // Eight tokens of the tail at a time.

@@ -35,6 +35,7 @@ TEST(Sampler, RefusesLogitsThatAreNotFinite) {
     Sampler sampler({.temperature = temperature}, 0);
     EXPECT_THROW(sampler.next(at::tensor({1.0f, std::nanf("")})), Error);
     EXPECT_THROW(sampler.next(at::tensor({1.0f, HUGE_VALF})), Error);
+    EXPECT_THROW(sampler.next(at::tensor({-HUGE_VALF, -HUGE_VALF})), Error);
     EXPECT_EQ(sampler.next(at::tensor({-HUGE_VALF, 1.0f})), 1);
   }
 }
