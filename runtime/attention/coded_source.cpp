@@ -25,6 +25,9 @@ class KeptCodes : public TokensOfAllHeads {
     }
     return at::cat(keys);
   }
+  std::int64_t num_rows() const override {
+    return store_.positions().codes.num_rows() + store_.positions().exact.num_rows();
+  }
   at::Tensor scores() const override { return store_.scores().tensor(); }
   void set_scores(const at::Tensor& scores) override {
     const std::int64_t codes = store_.num_codes();

@@ -38,7 +38,6 @@ class SharedTokens {
 // One choice for all heads.
 class TokensOfAllHeads : public SharedTokens {
  public:
-  std::int64_t num_rows() const override { return positions().size(0); }
   at::Tensor summed(const at::Tensor& scores) const override { return scores.sum(1); }
   void choose(const TokenPolicy& policy, bool is_step, KeptGroup& kept) override;
 

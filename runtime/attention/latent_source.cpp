@@ -33,6 +33,7 @@ class KeptLatents : public TokensOfAllHeads {
     const Segment slots = slot_segment(layer_.group, layer_.index, layer_.alpha, num_tokens);
     return {slots.key.to(at::kFloat), slots.value, slots.score_bias};
   }
+  std::int64_t num_rows() const override { return store_.num_rows(); }
   at::Tensor scores() const override { return store_.scores(); }
   void set_scores(const at::Tensor& scores) override { store_.set_scores(scores); }
 

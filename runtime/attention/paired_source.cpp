@@ -47,9 +47,9 @@ at::Tensor attend_whole(const PairLayer& layer, const at::Tensor& query,
 
 // One query [num_heads, head_dim]; merged rows are restored some at a time.
 at::Tensor attend_in_parts(const PairLayer& layer, const at::Tensor& query, std::int64_t position) {
-  const auto num_hidden = [&](const at::Tensor& positions) {
+  const auto num_hidden = [&](const auto& positions) {
     return layer.rule.window
-               ? positions.le(position - *layer.rule.window).sum().item<std::int64_t>()
+               ? positions().le(position - *layer.rule.window).sum().template item<std::int64_t>()
                : 0;
   };
   std::vector<PartialAttention> parts;
@@ -58,7 +58,7 @@ at::Tensor attend_in_parts(const PairLayer& layer, const at::Tensor& query, std:
         decode_attention_partly(query, layer.num_kv_heads, {{rows, first, last}}, layer.rule));
   };
   const KvElement element = element_of(query.scalar_type());
-  for (std::int64_t first = num_hidden(layer.pair.merged_positions.tensor());
+  for (std::int64_t first = num_hidden([&] { return layer.pair.merged_positions.tensor(); });
        first < layer.num_merged(); first += kChunkTokens) {
     const std::int64_t count = std::min(kChunkTokens, layer.num_merged() - first);
     const at::Tensor key = layer.restored(layer.pair.key, first, count, query.scalar_type());
@@ -69,7 +69,7 @@ at::Tensor attend_in_parts(const PairLayer& layer, const at::Tensor& query, std:
             .value = {&value_block, count, count, element}},
            0, count);
   }
-  const std::int64_t first = num_hidden(layer.exact_positions());
+  const std::int64_t first = num_hidden([&] { return layer.exact_positions(); });
   if (first < layer.exact().num_exact()) {
     attend({.key = layer.exact().key.table(), .value = layer.exact().value.table()}, first,
            layer.exact().num_exact());
