@@ -152,7 +152,10 @@ class Engine {
   StoreOptions store_options() const;
   KvCache new_cache() const;
   std::int64_t tokens_until_longrope(const KvCache& cache) const;
-  std::vector<std::int64_t> begin_anew(KvCache& cache, const std::vector<std::int64_t>& ids) const;
+  static std::vector<std::int64_t> whole_text(const KvCache& cache,
+                                              const std::vector<std::int64_t>& ids);
+  void make_room_for_prompts(std::vector<KvCache*> caches, const std::vector<std::int64_t>& lengths,
+                             const std::vector<KvCache*>& outgrown) const;
   void start_reuse(const Checkpoint& checkpoint, const CacheTypes& types,
                    const EngineOptions& options);
   std::vector<at::Tensor> read_block_by_block(const std::vector<Sequence*>& sequences,
@@ -166,7 +169,8 @@ class Engine {
   at::Tensor reuse(Sequence& sequence, const std::vector<std::int64_t>& ids,
                    const Stopped& stopped) const;
   std::vector<at::Tensor> read(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
-                               const Stopped& stopped, Pass pass = Pass::kPrefill) const;
+                               const Stopped& stopped, Pass pass = Pass::kPrefill,
+                               const std::vector<KvCache*>& outgrown = {}) const;
   void keep_as_donor(const std::vector<std::int64_t>& ids, KvCache& cache) const;
   std::vector<PromptPiece> pieces_of_prompts(const std::vector<KvCache*>& caches,
                                              const Ids& ids) const;

@@ -149,8 +149,9 @@ bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows,
     any = true;
     const std::int64_t until_longrope = tokens_until_longrope(*sequence.cache);
     if (until_longrope == 0) {
-      const Ids all{begin_anew(*sequence.cache, sequence.take(1))};
-      sequence.add(read({sequence.cache}, all, Rows::kLast, {}).front(), rows);
+      const Ids all{whole_text(*sequence.cache, sequence.take(1))};
+      const std::vector<KvCache*> one{sequence.cache};
+      sequence.add(read(one, all, Rows::kLast, {}, Pass::kPrefill, one).front(), rows);
       continue;
     }
     active.push_back(&sequence);

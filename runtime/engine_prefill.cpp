@@ -72,17 +72,34 @@ std::vector<at::Tensor> Engine::prompt_logits(const std::vector<PromptPiece>& pi
   return rows == Rows::kAll ? logits : decoder_->logits(at::cat(last_states)).split(1);
 }
 
+// As if the caches of `outgrown` were empty already: they stay as they are if there is no room.
+void Engine::make_room_for_prompts(std::vector<KvCache*> caches,
+                                   const std::vector<std::int64_t>& lengths,
+                                   const std::vector<KvCache*>& outgrown) const {
+  KvCache empty = new_cache();
+  std::int64_t released = 0;
+  for (KvCache* cache : outgrown) {
+    released += budget_->own_bytes(*cache);
+    std::replace(caches.begin(), caches.end(), cache, &empty);
+  }
+  budget_->make_room(caches, lengths, true, released);
+}
+
 std::vector<at::Tensor> Engine::read(const std::vector<KvCache*>& caches, const Ids& ids, Rows rows,
-                                     const Stopped& stopped, Pass pass) const {
+                                     const Stopped& stopped, Pass pass,
+                                     const std::vector<KvCache*>& outgrown) const {
   if (caches.empty()) {
     return {};
   }
   const std::vector<std::int64_t> lengths = lengths_of(ids);
   if (budget_) {
-    budget_->make_room(caches, lengths, true);
+    make_room_for_prompts(caches, lengths, outgrown);
   }
   std::vector<at::Tensor> logits;
   try {
+    for (KvCache* cache : outgrown) {
+      *cache = new_cache();
+    }
     const std::vector<PromptPiece> pieces = pieces_of_prompts(caches, ids);
     std::vector<PromptCompression> compressions;
     for (std::size_t i = 0; i < caches.size() && !reuse_; ++i) {
@@ -138,13 +155,12 @@ void Engine::keep_as_donor(const std::vector<std::int64_t>& ids, KvCache& cache)
   quantise(*decoder_, factors_.coded, cache);
 }
 
-// A text that outgrows longrope's original length has other keys and values in every layer but the first:
-// what is cached is dropped. All ids, to be read with the long factors.
-std::vector<std::int64_t> Engine::begin_anew(KvCache& cache,
-                                             const std::vector<std::int64_t>& ids) const {
+// A text that outgrows longrope's original length has other keys and values in every layer but the first: it is read again
+// from its beginning, with the long factors.
+std::vector<std::int64_t> Engine::whole_text(const KvCache& cache,
+                                             const std::vector<std::int64_t>& ids) {
   std::vector<std::int64_t> all = cache.ids();
   all.insert(all.end(), ids.begin(), ids.end());
-  cache = new_cache();
   return all;
 }
 
@@ -225,7 +241,7 @@ std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences,
   std::vector<at::Tensor> logits(sequences.size());
   try {
     std::vector<std::size_t> others;  // those that no donor reads
-    std::vector<KvCache*> caches;
+    std::vector<KvCache*> caches, outgrown;
     Ids other_ids;
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       KvCache& cache = *sequences[i]->cache_;
@@ -235,11 +251,15 @@ std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences,
       if (!logits[i].defined()) {
         others.push_back(i);
         caches.push_back(&cache);
-        const bool outgrows = tokens_until_longrope(cache) < length_of(ids[i]);
-        other_ids.push_back(outgrows ? begin_anew(cache, ids[i]) : ids[i]);
+        other_ids.push_back(ids[i]);
+        if (tokens_until_longrope(cache) < length_of(ids[i])) {
+          other_ids.back() = whole_text(cache, ids[i]);
+          outgrown.push_back(&cache);
+        }
       }
     }
-    const std::vector<at::Tensor> of_others = read(caches, other_ids, rows, stopped);
+    const std::vector<at::Tensor> of_others =
+        read(caches, other_ids, rows, stopped, Pass::kPrefill, outgrown);
     for (std::size_t i = 0; i < others.size(); ++i) {
       const std::int64_t count = std::min(of_others[i].size(0), length_of(ids[others[i]]));
       logits[others[i]] = of_others[i].narrow(0, of_others[i].size(0) - count, count);
@@ -247,6 +267,7 @@ std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences,
   } catch (...) {
     for (std::size_t i = 0; reuses && i < sequences.size(); ++i) {
       *sequences[i]->cache_ = new_cache();
+      sequences[i]->reuse_.reset();
     }
     throw;
   }

@@ -55,14 +55,48 @@ std::int64_t MemoryBudget::growth(const KvCache& cache, std::int64_t count, bool
   return (is_prompt ? forecast.read(count) : forecast.extend(count)) - before;
 }
 
+// Bytes of blocks that other caches share and that `count` more tokens write into, at most: they are copied first.
+// Rows are appended page by page until a block of tokens is compressed or coded; then exact rows and unmerged latents move,
+// too.
+std::int64_t MemoryBudget::copied_bytes(const KvCache& cache, std::int64_t count,
+                                        bool is_prompt) const {
+  if (stores_.pool->shared_bytes() == 0) {
+    return 0;
+  }
+  const KvBytes bytes = cache.bytes();
+  if (!cache.policy().is_full() || cache.holds_positions()) {
+    return bytes.total();
+  }
+  const bool compresses =
+      is_prompt || CacheForecast(cache, dtype_, page()).tokens_until_due() <= count;
+  if (!compresses && !cache.shares_tail()) {
+    return 0;
+  }
+  const std::int64_t moved = bytes.pending + bytes.unmerged;
+  if (is_integer(dtype_)) {  // exact rows are larger than codes
+    return moved + (compresses ? bytes.plain + bytes.merged
+                               : original_bytes(cache.plan(), page(), KvDtype::kBFloat16));
+  }
+  const std::int64_t pages = std::max<std::int64_t>(1, cache.num_tokens() / page());
+  return moved + (bytes.plain + bytes.merged + bytes.coded) / pages;
+}
+
+std::int64_t MemoryBudget::own_bytes(const KvCache& cache) const {
+  return std::max<std::int64_t>(0, cache.bytes().total() - stores_.pool->shared_bytes());
+}
+
 void MemoryBudget::make_room(const std::vector<KvCache*>& caches,
-                             const std::vector<std::int64_t>& counts, bool is_prompt) const {
-  std::int64_t needed = 0, tokens = 0;
+                             const std::vector<std::int64_t>& counts, bool is_prompt,
+                             std::int64_t released) const {
+  std::int64_t needed = 0, tokens = 0, copied = 0;
   for (std::size_t i = 0; i < caches.size(); ++i) {
     needed += growth(*caches[i], counts[i], is_prompt);
     tokens += counts[i];
+    copied += copied_bytes(*caches[i], counts[i], is_prompt);
   }
-  const auto missing = [&] { return stores_.pool->allocated_bytes() + needed - limit_; };
+  needed += std::min(copied, stores_.pool->shared_bytes());
+  const auto allocated = [&] { return stores_.pool->allocated_bytes() - released; };
+  const auto missing = [&] { return allocated() + needed - limit_; };
   const auto groups = static_cast<int>(caches.front()->plan().groups.size());
   for (int group = groups - 1; group >= 0; --group) {
     for (KvCache* cache : caches) {
@@ -74,14 +108,13 @@ void MemoryBudget::make_room(const std::vector<KvCache*>& caches,
       }
     }
   }
-  const std::int64_t allocated = stores_.pool->allocated_bytes();
   KVC_CHECK(missing() <= 0,
             "KV memory: the caches take {} bytes and {} more tokens need up to {}{}, the budget is "
             "{}; raise --memory to {} or more (--plan says what the whole run takes), shorten the "
             "text, or store less with --kv-dtype int8 or a "
             "smaller --kept-ratio",
-            allocated, tokens, needed, is_prompt ? " while they are read" : "", limit_,
-            allocated + needed);
+            allocated(), tokens, needed, is_prompt ? " while they are read" : "", limit_,
+            allocated() + needed);
 }
 
 void MemoryBudget::use_room(const Decoder& decoder, const LatentFactors& factors,

@@ -21,9 +21,12 @@ class MemoryBudget {
   MemoryBudget(std::int64_t limit, StoreOptions stores, KvDtype dtype);
 
   // Gives up rebuilt keys and values until counts[i] more tokens of caches[i] fit, as a prompt or one
-  // by one. Error with the numbers where they do not even then.
+  // by one, with copies of the blocks that other caches share. `released`: bytes that are freed before. Error with the
+  // numbers where they do not fit even then.
   void make_room(const std::vector<KvCache*>& caches, const std::vector<std::int64_t>& counts,
-                 bool is_prompt) const;
+                 bool is_prompt, std::int64_t released = 0) const;
+  // Bytes that are freed, at least, if the cache is dropped.
+  std::int64_t own_bytes(const KvCache& cache) const;
   // Rebuilds as much as fits, with room left for the next block of every cache; of the last group that
   // fits in part, its first latents.
   void use_room(const Decoder& decoder, const LatentFactors& factors,
@@ -31,6 +34,7 @@ class MemoryBudget {
 
  private:
   std::int64_t growth(const KvCache& cache, std::int64_t count, bool is_prompt) const;
+  std::int64_t copied_bytes(const KvCache& cache, std::int64_t count, bool is_prompt) const;
   std::int64_t page() const { return stores_.pool->page_tokens(); }
 
   std::int64_t limit_;

@@ -31,6 +31,8 @@ class BlockList {
   const std::byte* data(std::int64_t index) const {
     return static_cast<const std::byte*>(table_[static_cast<std::size_t>(index)]);
   }
+  // The last block is also another list's.
+  bool shares_tail() const { return !blocks_.empty() && blocks_.back().is_shared(); }
   // Memory of a block that only this list uses: a shared block is copied first.
   std::byte* writable(std::int64_t index);
   // [size]; valid until the next call of resize or writable.

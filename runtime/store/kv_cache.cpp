@@ -144,6 +144,22 @@ std::vector<PairTokens> KvCache::pair_tokens() const {
   return tokens;
 }
 
+bool KvCache::shares_tail() const {
+  const auto of_group = [](const LatentStore& group) {
+    const bool has_pending = group.pending(0).key.num_rows() > 0;
+    return has_pending ? group.pending(0).key.shares_tail()
+                       : group.merged().shares_tail() ||
+                             (group.keeps_latents() && group.unmerged_latent(0).shares_tail());
+  };
+  const auto of_layer = [](const KeyValueStore& layer) { return layer.key.shares_tail(); };
+  return std::any_of(plain_.begin(), plain_.end(), of_layer) ||
+         std::any_of(groups_.begin(), groups_.end(), of_group) ||
+         std::any_of(coded_.begin(), coded_.end(),
+                     [&](const CodedStore& layers) { return of_layer(layers.exact.front()); }) ||
+         std::any_of(pairs_.begin(), pairs_.end(),
+                     [&](const PairStore& pair) { return of_layer(pair.exact.front()); });
+}
+
 KvBytes KvCache::bytes() const {
   KvBytes bytes;
   for (const KeyValueStore& layer : plain_) {

@@ -126,6 +126,8 @@ class KvCache {
   std::vector<GroupTokens> tokens() const;      // [num_groups]
   std::vector<PairTokens> pair_tokens() const;  // in the plan's order
   KvBytes bytes() const;
+  // The next token is written into blocks that copies of the cache have, too. Under a full policy.
+  bool shares_tail() const;
   std::int64_t allocated_bytes() const { return bytes().total(); }
 
  private:

@@ -151,7 +151,7 @@ struct KvSlab {
 
 KvBlock::KvBlock(const KvBlock& other) : slab_(other.slab_), index_(other.index_) {
   if (slab_ != nullptr) {
-    ++slab_->owners_of(index_);
+    slab_->pool->share(*slab_, index_);
   }
 }
 
@@ -165,7 +165,7 @@ KvBlock& KvBlock::operator=(KvBlock other) noexcept {
 }
 
 KvBlock::~KvBlock() {
-  if (slab_ != nullptr && --slab_->owners_of(index_) == 0) {
+  if (slab_ != nullptr) {
     slab_->pool->release(*slab_, index_);
   }
 }
@@ -211,7 +211,16 @@ KvBlock KvPool::allocate(std::int64_t bytes) {
   return {&slab, index};
 }
 
+void KvPool::share(KvSlab& slab, std::int64_t index) {
+  ++slab.owners_of(index);
+  shared_ += slab.block_bytes;
+}
+
 void KvPool::release(KvSlab& slab, std::int64_t index) {
+  if (--slab.owners_of(index) > 0) {
+    shared_ -= slab.block_bytes;
+    return;
+  }
   BlockSize& size = sizes_.at(slab.block_bytes);
   slab.put_back(index);
   size.open.insert(slab.number);

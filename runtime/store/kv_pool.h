@@ -47,6 +47,8 @@ class KvPool {
   // Bytes of blocks in use; a shared block counts once.
   std::int64_t allocated_bytes() const { return allocated_; }
   std::int64_t peak_bytes() const { return peak_; }
+  // That blocks with several owners would take in addition if each owner had a copy.
+  std::int64_t shared_bytes() const { return shared_; }
   std::int64_t num_blocks() const { return num_blocks_; }
   std::int64_t num_slabs() const;
 
@@ -59,10 +61,11 @@ class KvPool {
     std::int64_t next_number = 0;
   };
   static KvSlab& open_slab(BlockSize& size, std::int64_t block_bytes);
-  void release(KvSlab& slab, std::int64_t index);
+  void share(KvSlab& slab, std::int64_t index);
+  void release(KvSlab& slab, std::int64_t index);  // by one owner
 
   std::int64_t page_tokens_;
-  std::int64_t allocated_ = 0, peak_ = 0, num_blocks_ = 0;
+  std::int64_t allocated_ = 0, peak_ = 0, shared_ = 0, num_blocks_ = 0;
   std::map<std::int64_t, BlockSize> sizes_;  // by bytes of a block
 };
 

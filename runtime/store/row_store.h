@@ -47,6 +47,8 @@ class RowStore {
   RowStore with_row_scales() const;
   // Bytes of the blocks: rows rounded up to the pool's page_tokens.
   std::int64_t bytes() const { return blocks_.bytes(); }
+  // New rows may be written into a block that a copy of the store has, too.
+  bool shares_tail() const { return blocks_.shares_tail(); }
 
   // `rows` [n, shape...] of any type that casts to the store's; float16 saturates. With scales per
   // channel n is a multiple of kQuantisedRows.

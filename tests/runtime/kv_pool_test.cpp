@@ -132,17 +132,21 @@ TEST(BlockList, CopiesASharedBlockBeforeItIsWritten) {
   for (std::int64_t i = 0; i < 3; ++i) {
     std::memset(first.writable(i), static_cast<int>(i), 8);
   }
+  EXPECT_EQ(pool->shared_bytes(), 0);
   BlockList second = first;
   EXPECT_EQ(pool->num_blocks(), 3);
+  EXPECT_EQ(pool->shared_bytes(), first.bytes());
   EXPECT_EQ(second.data(1), first.data(1));
   *second.writable(1) = std::byte{9};
   EXPECT_EQ(pool->num_blocks(), 4);
+  EXPECT_EQ(pool->shared_bytes(), 2 * first.block_bytes());
   EXPECT_EQ(*first.data(1), std::byte{1});
   EXPECT_EQ(second.data(1)[0], std::byte{9});
   EXPECT_EQ(second.data(1)[1], std::byte{1});
   EXPECT_EQ(second.table()[2], first.table()[2]);
   first.resize(0);
   EXPECT_EQ(pool->num_blocks(), 3);
+  EXPECT_EQ(pool->shared_bytes(), 0);
   const std::byte* own = second.data(2);
   EXPECT_EQ(second.writable(2), own);  // no longer shared
 }

@@ -11,6 +11,7 @@
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
+#include "tests/testing/zoo.h"
 
 namespace kvc::memory_budget_test {
 namespace {
@@ -134,6 +135,104 @@ TEST(MemoryBudget, SharesTheRoomAmongSequences) {
   EXPECT_GT(sequences.front().cache().bytes().expanded, 0);
   sequences.clear();
   EXPECT_EQ(engine->pool().allocated_bytes(), 0);
+}
+
+// From a prompt on, `forks` continuations, which share its blocks until they write. False: refused for want of memory.
+bool continues(const Engine& engine, std::int64_t vocab_size, std::size_t forks) {
+  const auto ids = random_ids(static_cast<std::int64_t>(forks) + 1, 77, vocab_size, 9);
+  std::vector<Sequence> sequences;
+  std::vector<Sequence*> pointers;
+  sequences.push_back(engine.new_sequence());
+  try {
+    engine.prefill({&sequences.front()}, {ids.front()}, Engine::Rows::kLast);
+    while (sequences.size() < forks) {
+      sequences.push_back(sequences.front().fork());
+    }
+    for (Sequence& sequence : sequences) {
+      pointers.push_back(&sequence);
+    }
+    for (std::size_t step = 0; step < 8; ++step) {
+      Engine::Ids tokens;
+      for (std::size_t i = 1; i <= forks; ++i) {
+        tokens.push_back({ids[i][step]});
+      }
+      engine.extend(pointers, tokens, Engine::Rows::kLast);
+    }
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("--memory"));
+    return false;
+  }
+  return true;
+}
+
+TEST(MemoryBudget, CountsTheCopiesOfBlocksThatForksShare) {
+  const testing::OneThread one;
+  const SyntheticCheckpoint model{.model_type = "llama"};
+  constexpr std::size_t kForks = 6;
+  const KvPlan plain =
+      plain_plan(static_cast<int>(model.num_layers), model.num_kv_heads, model.head_dim);
+  for (const auto& [plan, policy, dtype] :
+       {std::tuple(plain, "full", "float32"),
+        {plain, "full", "int8"},
+        {plain, "h2o:budget=40", "float32"},
+        {plain, "snapkv:budget=40", "float32"},
+        {grouped_plan(model, 2, 8, small_policy(MergeRule::kLs)), "full", "float32"}}) {
+    EngineOptions options = testing::cache_of(dtype);
+    options.page_tokens = 32;
+    options.policy = parse_token_policy(policy);
+    const auto unlimited = testing::load(model, plan, options);
+    ASSERT_TRUE(continues(*unlimited, model.vocab_size, kForks));
+    const std::int64_t peak = unlimited->pool().peak_bytes();
+    const auto single = testing::load(model, plan, options);
+    ASSERT_TRUE(continues(*single, model.vocab_size, 1));
+    int refused = 0;
+    for (int eighths = 2; eighths <= 16; ++eighths) {
+      options.memory_bytes = peak * eighths / 8;
+      const auto engine = testing::load(model, plan, options);
+      refused += continues(*engine, model.vocab_size, kForks) ? 0 : 1;
+      EXPECT_LE(engine->pool().peak_bytes(), options.memory_bytes) << policy << ' ' << dtype;
+    }
+    EXPECT_GE(refused, 6) << policy << ' ' << dtype;  // what is less than the peak
+    if (plan.groups.empty()) {
+      EXPECT_LT(refused, 15) << policy << ' ' << dtype;  // twice the peak is enough
+    }
+    // As caches of their own fit, forks do.
+    options.memory_bytes = static_cast<std::int64_t>(kForks) * single->pool().peak_bytes();
+    EXPECT_TRUE(continues(*testing::load(model, plan, options), model.vocab_size, kForks));
+  }
+}
+
+// What is cached stays where the whole text, which longrope's long factors read again, does not fit.
+TEST(MemoryBudget, KeepsATextThatOutgrowsLongropeIfThereIsNoRoom) {
+  const testing::ZooCase zoo_case = testing::load_zoo_case("phi3_longrope_crossing");
+  EngineOptions options = testing::cache_of("float32");
+  options.page_tokens = 4;
+  const auto load = [&] { return Engine::load(zoo_case.directory, options); };
+  const Row ids = random_ids(1, 40, 100, 3).front();
+  const auto outgrow = [&](const Engine& engine, bool as_prompt, Sequence& sequence) {
+    engine.prefill({&sequence}, {testing::part(ids, 0, 36)}, Engine::Rows::kLast);
+    const Engine::Ids rest{testing::part(ids, 36, 40)};
+    as_prompt ? engine.prefill({&sequence}, rest, Engine::Rows::kLast)
+              : engine.extend({&sequence}, rest, Engine::Rows::kLast);
+  };
+  const Engine unlimited = load();
+  Sequence whole = unlimited.new_sequence();
+  outgrow(unlimited, false, whole);
+  const std::int64_t bytes = whole.cache().allocated_bytes();
+  for (const bool as_prompt : {false, true}) {
+    options.memory_bytes = bytes - 1;
+    const Engine tight = load();
+    Sequence sequence = tight.new_sequence();
+    EXPECT_THROW(outgrow(tight, as_prompt, sequence), Error);
+    EXPECT_EQ(sequence.num_tokens(), 36);
+    EXPECT_EQ(sequence.cache().ids(), testing::part(ids, 0, 36));
+    options.memory_bytes = bytes;
+    const Engine enough = load();
+    Sequence longer = enough.new_sequence();
+    outgrow(enough, as_prompt, longer);
+    EXPECT_EQ(longer.num_tokens(), 40);
+    EXPECT_LE(enough.pool().peak_bytes(), bytes);
+  }
 }
 
 // For prompts and of tokens one by one, for numbers and integers, with latents and without.
