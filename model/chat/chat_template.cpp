@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "core/interrupt.h"
 #include "core/output.h"
 #include "model/chat/jinja_ast.h"
 #include "model/chat/jinja_interpreter.h"
@@ -121,6 +122,7 @@ std::string ChatTemplate::render(const Json& variables, std::time_t now) const {
   try {
     return jinja::Interpreter(std::move(names), now).run(*block_);
   } catch (const Error& error) {
+    check_interrupt();  // a signal ends the run with a code of its own
     fail("{}: {}", subject_, error.what());
   }
 }
@@ -132,6 +134,8 @@ std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, const
                     {"documents", nullptr},
                     {"add_generation_prompt", true}};
   for (const ChatMessage& message : messages) {
+    const std::optional<std::size_t> invalid = first_invalid_utf8(message.content);
+    KVC_CHECK(!invalid, "the {}'s message: byte {} is not UTF-8", message.role, *invalid);
     variables["messages"].push_back({{"role", message.role}, {"content", message.content}});
   }
   for (const auto& [name, value] : arguments.items()) variables[name] = value;

@@ -11,23 +11,38 @@ namespace kvc::jinja {
 
 namespace {
 
-std::vector<std::string> characters(const std::string& text) {
-  std::vector<std::string> all;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t length = code_point_at(text, at).length;
-    all.push_back(text.substr(at, length));
-    at += length;
-  }
-  return all;
+std::int64_t num_characters(const std::string& text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
 
-// Undefined where the index is outside.
-template <typename Items>
-Value at_index(const Items& items, std::int64_t index, const std::string& name) {
-  const auto size = static_cast<std::int64_t>(items.size());
+// body(begin, length) of every character.
+template <typename Body>
+void for_characters(const std::string& text, const Body& body) {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = code_point_at(text, at).length;
+    body(at, length);
+    at += length;
+  }
+}
+
+// Python's index among `size` items; negative: outside.
+std::int64_t place_of(std::int64_t index, std::int64_t size) {
   if (index < 0) index += size;
-  if (index < 0 || index >= size) return Value::undefined(name);
-  return items[static_cast<std::size_t>(index)];
+  return index < size ? index : -1;
+}
+
+// Undefined where the index is outside, as in at_index.
+Value character_at(const std::string& text, std::int64_t index, const std::string& name) {
+  std::int64_t left = place_of(index, num_characters(text));
+  if (left < 0) return Value::undefined(name);
+  std::size_t at = 0;
+  while (left-- > 0) at += code_point_at(text, at).length;
+  return text.substr(at, code_point_at(text, at).length);
+}
+
+Value at_index(const std::vector<Value>& items, std::int64_t index, const std::string& name) {
+  const std::int64_t place = place_of(index, static_cast<std::int64_t>(items.size()));
+  return place < 0 ? Value::undefined(name) : items[static_cast<std::size_t>(place)];
 }
 
 // The positions that Python's [begin:end:step] selects of `size`.
@@ -72,7 +87,7 @@ Value item(const Value& value, const Value& key) {
   if (!key.is_number() || key.as<double>() != nullptr) return Value::undefined(name);
   const std::int64_t index = key.integer("an index");
   if (const List* list = value.list()) return at_index(list->items, index, name);
-  if (value.is_string()) return at_index(characters(value.string("an index")), index, name);
+  if (value.is_string()) return character_at(value.string("an index"), index, name);
   return Value::undefined(name);
 }
 
@@ -89,13 +104,15 @@ Value attribute(const Value& value, const std::string& name) {
 Value slice(const Value& value, const Value& begin, const Value& end, const Value& step,
             Budget& budget) {
   if (value.is_string()) {
-    const std::vector<std::string> all = characters(value.string("a slice"));
+    const std::string& all = value.string("a slice");
+    budget.bytes(all.size() * 2 * sizeof(std::size_t));  // the places of characters
+    std::vector<std::size_t> begins;
+    for_characters(all, [&](std::size_t at, std::size_t) { begins.push_back(at); });
     std::string text;
     for (const std::size_t i :
-         slice_positions(static_cast<std::int64_t>(all.size()), begin, end, step)) {
-      text += all[i];
+         slice_positions(static_cast<std::int64_t>(begins.size()), begin, end, step)) {
+      text.append(all, begins[i], (i + 1 < begins.size() ? begins[i + 1] : all.size()) - begins[i]);
     }
-    budget.bytes(all.size());
     return text;
   }
   if (const auto* missing = value.as<Undefined>()) fail("'{}' is not defined", missing->name);
@@ -117,7 +134,12 @@ std::vector<Value> members(const Value& value, Budget& budget) {
   } else if (const Dict* dict = value.dict()) {
     for (const auto& [key, unused] : dict->entries) items.emplace_back(key);
   } else if (value.is_string()) {
-    for (std::string& one : characters(value.string("a loop"))) items.emplace_back(std::move(one));
+    const std::string& text = value.string("a loop");
+    budget.bytes(text.size() * sizeof(Value));
+    for_characters(text, [&](std::size_t at, std::size_t length) {
+      items.emplace_back(text.substr(at, length));
+    });
+    return items;
   } else {
     KVC_CHECK(value.is_undefined(), "{} has no members to go through", value.type_name());
   }
@@ -127,7 +149,7 @@ std::vector<Value> members(const Value& value, Budget& budget) {
 
 std::int64_t length(const Value& value) {
   if (value.is_string()) {
-    return static_cast<std::int64_t>(characters(value.string("length")).size());
+    return num_characters(value.string("length"));
   }
   if (value.is_undefined()) return 0;
   if (value.dict() != nullptr) return static_cast<std::int64_t>(value.dict()->entries.size());

@@ -22,8 +22,11 @@ Value Interpreter::evaluate(const Expression& node, Scope& scope) {
         return lookup("loop.cycle", scope);
       }
       return attribute(evaluate(*node.operands[0], scope), node.name);
-    case ExpressionKind::kItem:
-      return item(evaluate(*node.operands[0], scope), evaluate(*node.operands[1], scope));
+    case ExpressionKind::kItem: {
+      const Value subject = evaluate(*node.operands[0], scope);
+      if (subject.is_string()) budget_.scan(subject.string("an index").size());
+      return item(subject, evaluate(*node.operands[1], scope));
+    }
     case ExpressionKind::kSlice:
       return evaluate_slice(node, scope);
     case ExpressionKind::kCall: {
@@ -124,12 +127,14 @@ Value Interpreter::filter(const std::string& name, Value&& value, Arguments&& ar
   Filter found = find_text_filter(name);
   if (found == nullptr) found = find_sequence_filter(name);
   KVC_CHECK(found != nullptr, "the filter '{}' is not supported", name);
+  if (value.is_string()) budget_.scan(value.string("a filter").size());
   return found(*this, value, arguments);
 }
 
 bool Interpreter::test(const std::string& name, const Value& value, const Arguments& arguments) {
   const Test found = find_test(name);
   KVC_CHECK(found != nullptr, "the test '{}' is not supported", name);
+  if (value.is_string()) budget_.scan(value.string("a test").size());
   return found(*this, value, arguments);
 }
 

@@ -1,5 +1,4 @@
 // Global functions.
-#include <array>
 #include <ctime>
 #include <utility>
 
@@ -66,10 +65,12 @@ Value strftime_now(Interpreter& interpreter, Arguments&& arguments) {
   const std::time_t now = interpreter.now();
   std::tm local{};
   localtime_r(&now, &local);
-  std::array<char, 256> text{};
-  const std::size_t size =
-      std::strftime(text.data(), text.size(), format->string("strftime_now").c_str(), &local);
-  return std::string(text.data(), size);
+  const std::string& pattern = format->string("strftime_now");
+  std::string text(8 * pattern.size() + 256, '\0');
+  text.resize(std::strftime(text.data(), text.size(), pattern.c_str(), &local));
+  KVC_CHECK(!text.empty() || pattern.empty() || pattern == "%p",
+            "strftime_now: the format gives no text, or one that is too long");
+  return text;
 }
 
 }  // namespace

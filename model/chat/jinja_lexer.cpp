@@ -1,6 +1,7 @@
 #include "model/chat/jinja_lexer.h"
 
 #include <array>
+#include <charconv>
 
 #include "core/error.h"
 #include "model/chat/jinja_strings.h"
@@ -267,13 +268,13 @@ class Lexer {
       value += '\\';
       return i;
     }
-    std::size_t used = 0;
     unsigned long code = 0;
-    try {
-      code = std::stoul(source_.substr(begin, count), &used, static_cast<int>(base));
-    } catch (const std::exception&) {
-    }
-    if (used != count || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) {
+    const std::string digits = source_.substr(begin, count);
+    const char* digits_end = digits.data() + digits.size();
+    const auto [used, error] =
+        std::from_chars(digits.data(), digits_end, code, static_cast<int>(base));
+    if (error != std::errc() || used != digits_end || digits.size() != count || code > 0x10FFFF ||
+        (code >= 0xD800 && code < 0xE000)) {
       fail_here("a string has a malformed escape");
     }
     append_utf8(value, static_cast<char32_t>(code));

@@ -159,7 +159,7 @@ Value format_method(Interpreter& interpreter, const Value& self, const Arguments
       KVC_CHECK(text[at] == '{' && end != std::string::npos, "format: a brace has no partner");
       const std::string field = text.substr(at + 1, end - at - 1);
       const bool is_number = field.size() < 4 && std::all_of(field.begin(), field.end(), is_digit);
-      const std::size_t index = is_number && !field.empty() ? std::stoul(field) : next++;
+      const std::size_t index = field.empty() ? next++ : is_number ? std::stoul(field) : 0;
       const Value* value = argument(arguments, is_number ? index : ~std::size_t{0}, field.c_str());
       KVC_CHECK(value != nullptr, "format: the field {{{}}} is not given or not supported", field);
       formatted += interpreter.text(*value);
@@ -284,6 +284,7 @@ std::optional<Value> method(const Value& value, const std::string& name) {
   if (value.dict() != nullptr) row = find_row(kDictMethods, name);
   if (row != nullptr) {
     return Value::callable(name, [value, row](Interpreter& interpreter, Arguments&& arguments) {
+      if (value.is_string()) interpreter.budget().scan(text_of(value).size());
       return row->call(interpreter, value, arguments);
     });
   }

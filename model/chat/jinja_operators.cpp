@@ -163,7 +163,11 @@ bool equal(const Value& left, const Value& right, Budget& budget) {
     if (is_integer(left) && is_integer(right)) return left.integer("==") == right.integer("==");
     return left.number() == right.number();
   }
-  if (left.is_string() && right.is_string()) return left.string("==") == right.string("==");
+  if (left.is_string() && right.is_string()) {
+    const std::string &a = left.string("=="), &b = right.string("==");
+    if (a.size() == b.size()) budget.scan(a.size());
+    return a == b;
+  }
   if (left.list() != nullptr && right.list() != nullptr) {
     const List &a = *left.list(), &b = *right.list();
     return a.is_tuple == b.is_tuple &&

@@ -95,6 +95,21 @@ Value escape(Interpreter& interpreter, const Value& value, const Arguments&) {
   return escaped;
 }
 
+// Without the plus sign that std::from_chars does not take.
+std::string number_text(const std::string& text) {
+  std::string stripped = strip(text, nullptr, Sides::kBoth);
+  if (stripped.starts_with('+') && !stripped.starts_with("+-")) stripped.erase(0, 1);
+  return stripped;
+}
+
+// False if the text is anything else, or beyond the range of the type.
+template <typename Number>
+bool parse_whole(const std::string& text, Number& number) {
+  const char* end = text.data() + text.size();
+  const auto [ptr, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && ptr == end;
+}
+
 Value int_filter(Interpreter&, const Value& value, const Arguments& arguments) {
   const Value* absent = argument(arguments, 0, "default");
   KVC_CHECK(argument(arguments, 1, "base") == nullptr, "int with a base is not supported");
@@ -103,13 +118,12 @@ Value int_filter(Interpreter&, const Value& value, const Arguments& arguments) {
   } else if (value.is_number()) {
     return value.integer("int");
   } else if (value.is_string()) {
-    std::string text = strip(value.string("int"), nullptr, Sides::kBoth);
-    if (text.starts_with('+')) text.erase(0, 1);
+    const std::string text = number_text(value.string("int"));
     std::int64_t integer = 0;
     double real = 0;
-    const char* end = text.data() + text.size();
-    if (std::from_chars(text.data(), end, integer).ptr == end && !text.empty()) return integer;
-    if (std::from_chars(text.data(), end, real).ptr == end && std::fabs(real) < 9e18) {
+    if (parse_whole(text, integer)) return integer;
+    if (parse_whole(text, real) && std::isfinite(real)) {
+      KVC_CHECK(std::fabs(real) < 9e18, "int of {} does not fit in 64 bits", text);
       return static_cast<std::int64_t>(real);
     }
   }
@@ -120,10 +134,8 @@ Value float_filter(Interpreter&, const Value& value, const Arguments& arguments)
   const Value* absent = argument(arguments, 0, "default");
   if (value.is_number()) return value.number();
   if (value.is_string()) {
-    const std::string text = strip(value.string("float"), nullptr, Sides::kBoth);
     double number = 0;
-    const char* end = text.data() + text.size();
-    if (!text.empty() && std::from_chars(text.data(), end, number).ptr == end) return number;
+    if (parse_whole(number_text(value.string("float")), number)) return number;
   }
   return absent == nullptr ? Value(0.0) : *absent;
 }

@@ -18,6 +18,7 @@ namespace kvc {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 const std::vector<ChatMessage> kTurns = {
@@ -119,6 +120,59 @@ TEST(ChatTemplate, EndsWhateverTheTemplateAsksFor) {
   EXPECT_THAT(error_of("{{ " + std::string(9999, '(') + "1" + std::string(9999, ')') + " }}"),
               HasSubstr("levels"));
   EXPECT_THAT(error_of("{{ " + std::string(100000, '-') + "1 }}"), HasSubstr("too many signs"));
+  const std::string loop = "{% set s = 'a' * 50000000 %}{% for i in range(100000) %}";
+  for (const char* body :
+       {"{% if s.find('b') > 0 %}x{% endif %}", "{{ s | length }}", "{{ s[-1] }}",
+        "{% if s is lower %}{% endif %}", "{% if s == s + '' %}{% endif %}"}) {
+    EXPECT_THAT(error_of(loop + body + "{% endfor %}"),
+                AnyOf(HasSubstr("does not end"), HasSubstr("bytes of text")))
+        << body;
+  }
+  EXPECT_THAT(error_of("{{ ('a' * 30000000)[::2] }}"), HasSubstr("bytes of text"));
+  EXPECT_THAT(error_of("{% for c in 'a' * 30000000 %}{% endfor %}"), HasSubstr("bytes of text"));
+}
+
+TEST(ChatTemplate, CountsCharactersNotBytes) {
+  EXPECT_EQ(render("{{ 'aé☃b' | length }} {{ 'aé☃b'[2] }} {{ 'aé☃b'[-3] }} {{ 'aé☃b'[1:3] }} {{ "
+                   "'aé☃b'[::-1] }}"),
+            "4 ☃ é é☃ b☃éa");
+  EXPECT_EQ(render("{{ 'é'[1] is defined }} {{ 'é'[-2] is defined }} {{ ''[0] is defined }}"),
+            "False False False");
+}
+
+TEST(ChatTemplate, ReadsNumbersAsPythonDoes) {
+  EXPECT_EQ(
+      render("{{ '+1.5' | float }} {{ ' +7 ' | int }} {{ '2.9' | int }} {{ '1e400' | int(3) }} "
+             "{{ '+-1' | int(4) }}"),
+      "1.5 7 2 3 4");
+  EXPECT_THAT(error_of("{{ '99999999999999999999' | int }}"), HasSubstr("does not fit"));
+}
+
+TEST(ChatTemplate, FormatsNamedAndUnnamedFields) {
+  EXPECT_EQ(render(R"({{ "{a} {} {}".format("p", "q", a="y") }} {{ "{} {1}".format("p", "q") }})"),
+            "y p q p q");
+}
+
+TEST(ChatTemplate, WritesDatesOfAnyLength) {
+  const std::string format(400, '-');
+  EXPECT_EQ(render("{{ strftime_now('%Y" + format + "') }}"), "1970" + format);
+}
+
+TEST(ChatTemplate, RefusesEscapesThatAreNone) {
+  EXPECT_THAT(error_of(R"({{ "\x+1" }})"), HasSubstr("malformed escape"));
+  EXPECT_THAT(error_of(R"({{ "\x 1" }})"), HasSubstr("malformed escape"));
+}
+
+TEST(ChatTemplate, RefusesMessagesThatAreNotUtf8) {
+  const ChatTemplate chat("{{ messages[1].content | length }}", Json::object(), "t");
+  for (const char* text : {"hi\xff", "hi\xe2\x98"}) {
+    try {
+      chat.render({{"system", "Be brief."}, {"user", text}}, Json::object(), 0);
+      FAIL() << "it is not UTF-8";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("the user's message: byte 2 is not UTF-8"));
+    }
+  }
 }
 
 }  // namespace
