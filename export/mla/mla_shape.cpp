@@ -76,13 +76,16 @@ RopeConfig rotary_rope(const ModelConfig& config, std::int64_t width, std::int64
   return rope;
 }
 
-// The source's parameters under their names, with the new theta.
+// The source's parameters under their names, with the new theta; from where resolve_ropes() takes them.
 Json rope_parameters(const Json& source, const RopeConfig& rope) {
   Json parameters = Json::object();
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     if (source.contains(key) && source[key].is_object()) {
-      parameters.update(source[key]);
+      parameters = source[key];
     }
+  }
+  if (rope.original_max_position_embeddings > 0) {
+    parameters["original_max_position_embeddings"] = rope.original_max_position_embeddings;
   }
   if (!parameters.contains("rope_type")) {
     parameters["rope_type"] = parameters.value("type", "default");

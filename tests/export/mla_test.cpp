@@ -3,7 +3,9 @@
 
 #include <cmath>
 
+#include "core/checkpoint.h"
 #include "core/error.h"
+#include "core/output.h"
 #include "core/statistics_file.h"
 #include "export/export.h"
 #include "export/mla/mla_layer.h"
@@ -12,6 +14,7 @@
 #include "model/mla.h"
 #include "model/rope.h"
 #include "tests/testing/synthetic_checkpoint.h"
+#include "tests/testing/temporary_directory.h"
 #include "tests/testing/test_tensors.h"
 
 namespace kvc::testing {
@@ -218,6 +221,33 @@ TEST(Mla, NamesWhatTheLayoutCannotHold) {
   plain.rope_type = "llama3";
   plain.mlp_bias = true;
   EXPECT_NO_THROW(check_mla_source(parse_model_config(synthetic_config(plain), "test"), "test"));
+}
+
+// A layout whose RoPE turns by other frequencies than the statistics were made with would fit nothing.
+TEST(MlaConfig, HasTheRopeOfItsSource) {
+  const TemporaryDirectory directory;
+  for (const bool at_the_top : {false, true}) {
+    const SyntheticCheckpoint synthetic{.rope_type = "llama3"};
+    Json source = synthetic_config(synthetic);
+    if (at_the_top) {  // where it wins, beside parameters that are not read
+      source["rope_scaling"] = source["rope_parameters"];
+      source["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 2.0}};
+      source["original_max_position_embeddings"] = 32;
+    }
+    const std::filesystem::path model = directory.path() / std::to_string(at_the_top ? 1 : 0);
+    write_synthetic_checkpoint(model, synthetic);
+    std::filesystem::remove(model / "config.json");
+    write_file(model / "config.json", source.dump());
+    const Checkpoint checkpoint = Checkpoint::open(model);
+    const ModelConfig config = read_model_config(checkpoint);
+    const MlaShape shape = mla_shapes(config, 4).front();
+    const RopeConfig found =
+        parse_model_config(mla_config(checkpoint, config, shape), "test").ropes.front();
+    EXPECT_EQ(found.type, RopeType::kLlama3);
+    EXPECT_EQ(found.factor, 8);
+    EXPECT_EQ(found.original_max_position_embeddings, at_the_top ? 32 : 64);
+    EXPECT_EQ(found.theta, shape.rope.theta);
+  }
 }
 
 }  // namespace
