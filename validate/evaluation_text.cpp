@@ -149,8 +149,8 @@ std::string calibration_warning(const ValidationReport& report) {
   }
   return fmt::format(
       "the evaluation text is of another kind than the calibration text: the original's NLL is "
-      "{:.2f} nats per token on it, {:.2f} on the other; calibrate on text of your own kind with "
-      "--calibration FILE",
+      "{:.2f} nats per token on it, {:.2f} on the other; give text of your own kind to both: "
+      "--calibration FILE, and kvconvert --validation-text or kvvalidate --text FILE",
       report.teacher_forced.reference_nll.mean, report.calibration_nll->mean);
 }
 

@@ -92,14 +92,15 @@ void check_fits(const std::vector<FusedReport>& fits, const ConvertSettings& cho
                         ? "Use a smaller share of fused layers (--storage-layers)"
                         : "Factors per channel rarely fit a pretrained model, because its layers "
                           "do not match channel by channel; FusedKV models are trained from "
-                          "scratch. Use --fusion matrices, --distill-steps to train the factors";
+                          "scratch. Use --fusion matrices (kvrun runs them, engines do not), "
+                          "--distill-steps to train the factors";
   if (below == 0 || chosen.any_fit || settings.mixed || settings.distill.steps > 0) {
     return;
   }
   throw RefusedError(fmt::format(
       "--method {}: {} of {} fused layers fit their sources badly: R^2 on the calibration "
       "text is below --min-r2 {:g} ({}). {}, --mixed to leave such layers plain, another "
-      "method (--method commonkv), or --force to convert anyway",
+      "method (--method coded), or --force to convert anyway",
       chosen.method, below, fits.size(), settings.min_r2, fit_table(fits), why));
 }
 

@@ -24,5 +24,7 @@ def ops():
         if path.is_file():
             torch.ops.load_library(str(path))
             return torch.ops.kvconvert
+    if os.environ.get(ENVIRONMENT):
+        raise ImportError(f"kvconvert: {ENVIRONMENT} names no file: {os.environ[ENVIRONMENT]}; correct or unset it")
     places = " nor ".join(str(path) for path in _candidates())
     raise ImportError(f"kvconvert: no library at {places}; install the package with pip, or set {ENVIRONMENT}")

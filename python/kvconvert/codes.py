@@ -69,7 +69,7 @@ class CodedCheckpoint(ConvertedCheckpoint):
     def why_unlike_report(plan: dict) -> str | None:
         return None if plan.get("policy", {}).get("prefill") == "coded" else (
             "converted with --prefill exact, and engines read prompts through codes, so more is lost than its report states; convert "
-            "with --prefill coded")
+            "with --for vllm or --for transformers")
 
     @staticmethod
     def why_not_split(plan: dict, ranks: int) -> str | None:

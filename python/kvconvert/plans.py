@@ -19,12 +19,17 @@ def read_config(directory: str | pathlib.Path) -> dict:
     conversion = config.get("kvconvert") if isinstance(config, dict) else None
     if not isinstance(conversion, dict) or not isinstance(conversion.get("plan"), dict):
         raise ConversionError(f"{path}: no conversion: it has no kvconvert.plan; run kvconvert first")
-    if conversion.get("format") != FORMAT:
-        raise ConversionError(f"{path}: kvconvert.format is {conversion.get('format')}, expected {FORMAT}; "
-                              "convert again, or install the kvconvert that wrote it")
+    check_format(conversion, path)
     if not isinstance(conversion["plan"].get("layers"), list):
         raise ConversionError(f"{path}: kvconvert.plan has no list of layers; convert again")
     return config
+
+
+def check_format(conversion: dict, path: str | pathlib.Path) -> None:
+    """Raises ConversionError for another version of the format. conversion: the configuration's key kvconvert, of the file `path`."""
+    if conversion.get("format") != FORMAT:
+        raise ConversionError(f"{path}: kvconvert.format is {conversion.get('format')}, expected {FORMAT}; "
+                              "convert again, or install the kvconvert that wrote it")
 
 
 def has_one_projection(conversion: dict) -> bool:

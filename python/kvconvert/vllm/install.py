@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from vllm.logger import init_logger
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.models.utils import extract_layer_index
 from vllm.utils.torch_utils import set_default_torch_dtype
@@ -20,6 +21,8 @@ from kvconvert.vllm.fused_store import fused_store
 from kvconvert.vllm.latent_store import latent_store
 from kvconvert.vllm.open_tiles import OpenTiles
 from kvconvert.vllm.rope import key_rope
+
+logger = init_logger(__name__)
 
 # What makes the stores of a conversion.
 _STORES = {CodedCheckpoint: coded_store, LatentCheckpoint: latent_store, FusedCheckpoint: fused_store}
@@ -51,7 +54,17 @@ def install_stores(model: nn.Module, vllm_config: Any) -> list[PagedStore]:
         for part in parts:
             setattr(part.parent, part.name, PagedAttention(part.attention, vllm_config, store, part.layer, part.window))
         stores.append(store)
+    if isinstance(checkpoint, CodedCheckpoint):
+        _log_exact_rows([plain[layer][2] for store in stores for layer in store.layers], open_tiles, vllm_config)
     return stores
+
+
+def _log_exact_rows(attentions: list[Attention], open_tiles: OpenTiles, vllm_config: Any) -> None:
+    """What vLLM's size of the cache does not count."""
+    numbers = sum(2 * attention.num_kv_heads * attention.head_size for attention in attentions)
+    mebibytes = open_tiles.most * TILE * numbers * vllm_config.model_config.dtype.itemsize / 2**20
+    logger.info("kvconvert: exact rows of running sequences take up to %.0f MiB beside the KV cache; a smaller --max-num-seqs lowers that",
+                mebibytes)
 
 
 def _open_tiles(scheduler: Any, each: int) -> OpenTiles:

@@ -2,11 +2,18 @@
 
 from typing import Any
 
+from vllm.logger import init_logger
+
+from kvconvert._ops import ops
 from kvconvert.checkpoints import refusal
 from kvconvert.codes import TILE
 from kvconvert.device_codes import DTYPES
+from kvconvert.factors import ConversionError
 from kvconvert.kinds import kind_of
+from kvconvert.plans import check_format
 from kvconvert.vllm.families import PREFIX, REFUSED
+
+logger = init_logger(__name__)
 
 # Drafts that need no cache of their own.
 _DRAFTS_WITHOUT_CACHE = ("ngram", "ngram_gpu", "suffix")
@@ -15,6 +22,7 @@ _DRAFTS_WITHOUT_CACHE = ("ngram", "ngram_gpu", "suffix")
 def refuse_unsupported(vllm_config: Any) -> None:
     """Raises ValueError for the first setting of `vllm_config` that codes do not support."""
     refuse_conversion(vllm_config.model_config.hf_config)
+    _refuse_missing_ops()
     _refuse_device(vllm_config)
     _refuse_cache(vllm_config)
     _refuse_parallel(vllm_config)
@@ -38,11 +46,25 @@ def refuse_conversion(config: Any) -> None:
             "kvconvert: config.json has no kvconvert.plan; convert the checkpoint with kvconvert, or serve the original"
         )
     try:
+        check_format(config.kvconvert, "config.json")
         kind = kind_of(plan)
         reason = refusal(kind, config.kvconvert) or kind.why_not_exact(plan, "vLLM")
+        unlike = kind.why_unlike_report(plan)
+    except ConversionError as error:
+        raise ValueError(f"kvconvert: {error}") from error
     except (KeyError, TypeError) as error:
         raise ValueError(f"kvconvert: config.json: kvconvert.plan: {error!r}; convert again") from error
     _refuse(reason)
+    if unlike is not None:
+        logger.warning("kvconvert: %s", unlike)
+
+
+def _refuse_missing_ops() -> None:
+    """Before vLLM starts processes that would end without them."""
+    try:
+        ops()
+    except (ImportError, OSError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _refuse(reason: str | None) -> None:

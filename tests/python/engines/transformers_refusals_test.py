@@ -43,7 +43,7 @@ class RefusalsTest(unittest.TestCase):
         with warnings.catch_warnings(record=True) as shown:
             warnings.simplefilter("always")
             self.load(directory)
-        self.assertRegex("\n".join(str(warning.message) for warning in shown), f"config.json: {words}.*convert with --prefill coded")
+        self.assertRegex("\n".join(str(warning.message) for warning in shown), f"config.json: {words}.*convert with --for vllm or --for transformers")
         self.assertIn(words, str(kvconvert.show(directory)))
         self.assertNotIn("--prefill", str(kvconvert.show(self.directory)))
         with warnings.catch_warnings():

@@ -5,16 +5,20 @@ Runs in an environment with vllm and the plugin. Nothing here starts an engine.
 """
 
 import json
+import os
 import shutil
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import torch
 from vllm.engine.arg_utils import EngineArgs
 from vllm_checkpoints import convert
 
+from kvconvert._ops import ENVIRONMENT, ops
 from kvconvert.vllm.refusals import refuse_unsupported
+from kvconvert.vllm.rope import key_rope
 
 
 class Refusals(unittest.TestCase):
@@ -201,6 +205,28 @@ class Refusals(unittest.TestCase):
             config["model_type"] = "kvconvert_olmo2"
 
         self.refused("does not serve olmo2", "transformers' classes", model=self.changed("olmo2", other))
+
+    def test_other_formats(self) -> None:
+        self.refused("kvconvert.format is 99, expected 1", model=self.changed("format", lambda config: config["kvconvert"].update(format=99)))
+
+    def test_missing_operators(self) -> None:
+        with mock.patch("kvconvert.vllm.refusals.ops", ops.__wrapped__), mock.patch.dict(os.environ, {ENVIRONMENT: "/nowhere/ops.so"}):
+            self.refused("KVCONVERT_OPS names no file: /nowhere/ops.so")
+
+    def test_reports_of_exact_prompts_are_a_warning(self) -> None:
+        model = self.changed("exact", lambda config: config["kvconvert"]["plan"]["policy"].update(prefill="exact"))
+        with self.assertLogs("kvconvert.vllm.refusals", "WARNING") as shown:
+            EngineArgs(model=str(model)).create_engine_config()
+        self.assertIn("more is lost than its report states; convert with --for vllm", shown.output[0])
+
+    def test_positions_beyond_the_tables(self) -> None:
+        class Rotary(torch.nn.Module):
+            def _compute_cos_sin_cache(self) -> torch.Tensor:
+                return torch.ones(1024, 32)
+
+        self.assertEqual(key_rope(Rotary(), 1024)[0][0].shape, (1024, 16))
+        with self.assertRaisesRegex(ValueError, "RoPE has 1024 positions, and --max-model-len is 1025; lower it"):
+            key_rope(Rotary(), 1025)
 
     def test_no_plan(self) -> None:
         self.refused("no kvconvert.plan", model=self.changed("plain", lambda config: config.pop("kvconvert")))
