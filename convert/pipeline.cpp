@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/output.h"
 #include "core/progress.h"
+#include "export/export_config.h"
 #include "model/config.h"
 #include "validate/evaluation_text.h"
 #include "validate/report.h"
@@ -196,6 +197,9 @@ Original open_original(const PipelineOptions& options) {
   Checkpoint checkpoint = options.plan_only ? Checkpoint::open_config_only(options.checkpoint)
                                             : Checkpoint::open(options.checkpoint);
   check_original(checkpoint);
+  if (!options.plan_only) {
+    check_companion_files(checkpoint);
+  }
   ModelConfig config =
       options.plan_only ? read_model_config(checkpoint) : read_checked_model_config(checkpoint);
   return {std::move(checkpoint), std::move(config)};

@@ -145,6 +145,9 @@ void check_output(const fs::path& given, bool force) {
   KVC_CHECK(fs::status_known(status), "{}: {}", path.string(), error.message());
   KVC_CHECK(force || !fs::exists(status),
             "{}: exists already; choose another output, or --force to replace it", path.string());
+  KVC_CHECK(!fs::is_symlink(status) || fs::is_regular_file(path),
+            "{}: is a symbolic link; give the directory that it points to, or remove it",
+            path.string());
 }
 
 OutputDirectory::OutputDirectory(fs::path final_path, bool force)

@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, 9> kUnsafeKeys = {"_attn_implementation",
                                                          "custom_pipelines",
                                                          "trust_remote_code",
                                                          "_name_or_path"};
-constexpr std::size_t kMaxJsonBytes = 16u << 20;
+constexpr std::size_t kMaxJsonBytes = 64u << 20;  // as readers of chat templates take
 constexpr std::size_t kMaxCompanionBytes = std::size_t{1} << 30;
 
 bool is_unsafe(const std::string& key) {
@@ -55,6 +55,11 @@ template <typename Edit>
 void copy_json(const fs::path& source, const fs::path& target, const Edit& edit) {
   Json json = read_json(source, kMaxJsonBytes);
   write_file(target, edit(json) ? dump_json(json) : read_file(source, kMaxJsonBytes));
+}
+
+// Copies differ from the checkpoint's own file.
+bool is_edited(const fs::path& file) {
+  return file == "generation_config.json" || file == "tokenizer_config.json";
 }
 
 }  // namespace
@@ -110,6 +115,14 @@ void write_folded_config(const Checkpoint& checkpoint, const fs::path& directory
   copy_json(checkpoint.directory() / "config.json", directory / "config.json", strip_unsafe_keys);
 }
 
+void check_companion_files(const Checkpoint& checkpoint) {
+  for (const fs::path& file : checkpoint.companion_files()) {
+    if (is_edited(file)) {
+      read_json(checkpoint.directory() / file, kMaxJsonBytes);
+    }
+  }
+}
+
 void copy_companion_files(const Checkpoint& checkpoint, const fs::path& directory,
                           bool small_cache) {
   for (const fs::path& file : checkpoint.companion_files()) {
@@ -121,7 +134,7 @@ void copy_companion_files(const Checkpoint& checkpoint, const fs::path& director
             small_cache && json.is_object() && json.erase("cache_implementation") != 0;
         return strip_unsafe_keys(json) || dropped;
       });
-    } else if (file == "tokenizer_config.json") {
+    } else if (is_edited(file)) {
       copy_json(source, target, strip_unsafe_keys);
     } else {
       write_file(target, read_file(source, kMaxCompanionBytes));

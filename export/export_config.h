@@ -26,5 +26,7 @@ Json factored_config(const Checkpoint& checkpoint, const ModelConfig& config,
 void write_folded_config(const Checkpoint& checkpoint, const std::filesystem::path& directory);
 void copy_companion_files(const Checkpoint& checkpoint, const std::filesystem::path& directory,
                           bool small_cache);
+// Error for files that copy_companion_files() would refuse.
+void check_companion_files(const Checkpoint& checkpoint);
 
 }  // namespace kvc

@@ -150,7 +150,10 @@ BasisCodes load_basis_codes(const Checkpoint& checkpoint, const std::string& pre
       if (!checkpoint.contains(name)) {
         continue;
       }
-      const std::int64_t wide = spec.shape.back() = checkpoint.info(name).shape.back();
+      const std::vector<std::int64_t>& shape = checkpoint.info(name).shape;
+      KVC_CHECK(shape.size() == spec.shape.size(), "{}: {} dimensions, expected {}; export again",
+                name, shape.size(), spec.shape.size());
+      const std::int64_t wide = spec.shape.back() = shape.back();
       KVC_CHECK(wide <= coefficients, "{}: {} columns, expected at most {}; export again", name,
                 wide, coefficients);
     }

@@ -160,7 +160,7 @@ void read_biases(const ConfigReader& reader, ModelConfig& config) {
 void read_norms(const ConfigReader& reader, ModelConfig& config) {
   const std::string key(config.arch->norm_eps_key);
   config.norm_eps = reader.fraction_or(key.c_str(), config.arch->default_norm_eps);
-  KVC_CHECK(config.norm_eps >= 0 && config.norm_eps < 1,
+  KVC_CHECK(config.norm_eps > 0 && config.norm_eps < 1,
             "{}: \"{}\" is {}; expected a small positive number", reader.subject(), key,
             config.norm_eps);
 }

@@ -76,6 +76,16 @@ double positive(const ConfigReader& reader, const char* key) {
   return positive(reader, key, reader.number(key));
 }
 
+// That queries and keys are multiplied with.
+double magnitude(const ConfigReader& reader, double inferred) {
+  constexpr const char* kKey = "attention_factor";
+  constexpr double kLeast = 1e-6, kMost = 1e6;  // its square divides what is turned back
+  const double value = reader.number_or(kKey, inferred);
+  KVC_CHECK(value >= kLeast && value <= kMost, "{}: \"{}\" is {}; expected {} to {}",
+            reader.subject(), kKey, value, kLeast, kMost);
+  return value;
+}
+
 // The top-level key wins over the parameters' own; without either the model's length counts.
 double original_positions(const Source& source) {
   const auto& [parameters, top, config] = source;
@@ -124,7 +134,7 @@ void resolve_yarn(const Source& source, RopeConfig& rope) {
       mscale != 0 && mscale_all_dim != 0
           ? yarn_magnitude(rope.factor, mscale) / yarn_magnitude(rope.factor, mscale_all_dim)
           : yarn_magnitude(rope.factor, 1);
-  rope.attention_factor = parameters.number_or("attention_factor", inferred);
+  rope.attention_factor = magnitude(parameters, inferred);
 }
 
 std::vector<double> channel_factors(const Source& source, const char* key, std::size_t count) {
@@ -144,7 +154,7 @@ void resolve_longrope(const Source& source, RopeConfig& rope) {
       rope.factor <= 1
           ? 1
           : std::sqrt(1 + std::log(rope.factor) / std::log(rope.original_max_position_embeddings));
-  rope.attention_factor = source.parameters.number_or("attention_factor", inferred);
+  rope.attention_factor = magnitude(source.parameters, inferred);
   const auto pairs = static_cast<std::size_t>(rope.rotary_dim / 2);
   rope.short_factors = channel_factors(source, "short_factor", pairs);
   rope.long_factors = channel_factors(source, "long_factor", pairs);

@@ -1,5 +1,6 @@
 #include "model/sum_files.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "core/error.h"
@@ -45,11 +46,12 @@ void add_dataset(const Readers& readers, const std::string& path, Hdf5Writer& ou
   out.dataset(path, sum, shape, labels_of(path, shape.size()));
 }
 
+std::vector<std::string> children_of(const Hdf5Reader& file, const std::string& parent) {
+  return file.contains(parent) ? file.children(parent) : std::vector<std::string>();
+}
+
 void add_groups(const Readers& readers, const std::string& parent, Hdf5Writer& out) {
-  if (!readers.front()->contains(parent)) {
-    return;
-  }
-  for (const std::string& group : readers.front()->children(parent)) {
+  for (const std::string& group : children_of(*readers.front(), parent)) {
     for (const std::string& name : readers.front()->children(parent + "/" + group)) {
       add_dataset(readers, parent + "/" + group + "/" + name, out);
     }
@@ -94,6 +96,15 @@ void add_files(const std::vector<std::filesystem::path>& files, const SumFiles& 
       KVC_CHECK(found.options.value(option, Json()) == provenance.options.value(option, Json()),
                 "{}: made with another {} than {}; only files made with the same options add up",
                 file.string(), option, files.front().string());
+    }
+    KVC_CHECK(std::find(added.begin(), added.end(), found.tokens_hash) == added.end(),
+              "{}: made of the same tokens as another of the files, which would count twice",
+              file.string());
+    for (const std::string& group : what.groups) {
+      KVC_CHECK(
+          children_of(*readers.back(), group) == children_of(*readers.front(), group),
+          "{}: has other parts under {} than {}; only files made with the same options add up",
+          file.string(), group, files.front().string());
     }
     added.push_back(found.tokens_hash);
   }

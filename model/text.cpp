@@ -82,6 +82,10 @@ void append_token_file(const std::filesystem::path& path, const Tokenizer& token
             "{}: made with another tokenizer.json (hash {}, expected {}); tokenize the text again",
             path.string(), file.tokenizer_hash, tokenizer.hash());
   KVC_CHECK(!file.sequences.empty(), "{}: holds no sequence", path.string());
+  KVC_CHECK(tokens.split != "calibration" || file.split == tokens.split,
+            "{}: of the {} split; statistics come from text that nothing is judged on, so give a "
+            "token set of the calibration split",
+            path.string(), file.split);
   std::move(file.sequences.begin(), file.sequences.end(), std::back_inserter(tokens.sequences));
   std::move(file.source_hashes.begin(), file.source_hashes.end(),
             std::back_inserter(tokens.source_hashes));

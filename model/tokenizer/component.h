@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <cstddef>
@@ -53,9 +54,15 @@ template <typename T>
 T component_value(const TokenizerJson& json, std::string_view key, const std::string& subject) {
   const auto found = json.find(key);
   KVC_CHECK(found != json.end(), "{}: key \"{}\" is missing", subject, key);
-  const bool is_count = std::is_integral_v<T> && !std::is_same_v<T, bool>;
+  constexpr bool is_count = std::is_integral_v<T> && !std::is_same_v<T, bool>;
   try {
-    if (!is_count || found->is_number_unsigned()) return found->template get<T>();
+    if constexpr (is_count) {
+      if (found->is_number_unsigned() && std::in_range<T>(found->template get<std::uint64_t>())) {
+        return found->template get<T>();
+      }
+    } else {
+      return found->template get<T>();
+    }
   } catch (const nlohmann::json::exception&) {
   }
   fail("{}: key \"{}\" has a value of the wrong type ({})", subject, key, found->type_name());

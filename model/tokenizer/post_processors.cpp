@@ -23,7 +23,14 @@ TemplatePiece read_piece(const TokenizerJson& piece, const TokenizerJson& specia
             "{}: a piece of \"single\" is neither Sequence nor SpecialToken", subject);
   const auto name = component_value<std::string>(piece["SpecialToken"], "id", subject);
   const auto token = component_value<TokenizerJson>(special_tokens, name, subject);
-  return component_value<Ids>(token, "ids", subject);
+  Ids ids;
+  for (const TokenizerJson& id :
+       component_value<std::vector<TokenizerJson>>(token, "ids", subject)) {
+    KVC_CHECK(id.is_number_unsigned() && std::in_range<std::int32_t>(id.get<std::uint64_t>()),
+              "{}: key \"ids\" of \"{}\" holds {}, expected token ids", subject, name, id.dump());
+    ids.push_back(id.get<std::int64_t>());
+  }
+  return ids;
 }
 
 PostProcessor make_template(const TokenizerJson& json, const std::string& subject) {

@@ -57,6 +57,11 @@ class Checkpoints(ProgramTest):
         edit_config(self.checkpoint, num_hidden_layers=6)
         self.assert_unusable("layers.5")
 
+    def test_a_file_that_cannot_be_copied_is_known_before_the_work(self):
+        (self.checkpoint / "generation_config.json").write_text("{bad")
+        self.assert_refused({1}, ["generation_config.json"], "kvconvert", self.checkpoint, "--out", self.directory / "out", *FAST)
+        self.assertFalse((self.directory / ".out.work").exists())
+
     def test_broken_tokenizer(self):
         (self.checkpoint / "tokenizer.json").write_text("[]", encoding="utf-8")
         self.assert_unusable("tokenizer.json")

@@ -184,6 +184,11 @@ TEST_F(Output, ChecksTheName) {
   EXPECT_EQ(error_of([&] { check_output("no_such_name_here", false); }), "");
   fs::create_symlink("nowhere", file("link"));
   EXPECT_THAT(error_of([&] { check_output(file("link"), false); }), HasSubstr("exists already"));
+  EXPECT_THAT(error_of([&] { check_output(file("link"), true); }), HasSubstr("symbolic link"));
+  fs::create_directory(file("real"));
+  fs::create_directory_symlink(file("real"), file("to real"));
+  EXPECT_THAT(error_of([&] { OutputDirectory output(file("to real"), true); }),
+              HasSubstr("give the directory that it points to"));
   put(file("f"), "x");
   EXPECT_THAT(error_of([&] { OutputDirectory output(file("f"), true); }),
               HasSubstr("no directory"));

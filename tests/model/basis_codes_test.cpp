@@ -141,6 +141,8 @@ TEST_F(BasisCodesFile, RefusesWhatHasNoInverse) {
               HasSubstr("channel_scale"));
   EXPECT_THAT(refusal(90, [](BasisCodes& codes) { codes.decoder = codes.decoder.to(at::kFloat); }),
               HasSubstr("stored as F32, expected I8"));
+  EXPECT_THAT(refusal(90, [](BasisCodes& codes) { codes.decoder_low = at::zeros({}, at::kChar); }),
+              HasSubstr("kvconvert.coded.3.decoder_low: 0 dimensions, expected 2"));
 }
 
 }  // namespace

@@ -47,6 +47,7 @@ TEST(ModelConfig, RefusesWrongKindsAndImpossibleSizes) {
       {"head_dim", 7, "even number"},
       {"head_dim", huge, "an integer from 1"},
       {"rms_norm_eps", 1, "1e-6"},
+      {"rms_norm_eps", 0.0, "a small positive number"},
       {"rms_norm_eps", "1e-6", "1e-6"},
       {"tie_word_embeddings", 1, "true or false"},
       {"tie_word_embeddings", "true", "true or false"},

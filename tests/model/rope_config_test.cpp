@@ -73,6 +73,11 @@ TEST(ModelConfig, ReadsEveryRopeType) {
   EXPECT_EQ(yarn.factor, 4);
   EXPECT_NEAR(yarn.attention_factor, 0.1 * std::log(4) + 1, 1e-12);
   EXPECT_FALSE(yarn.depends_on_length());
+  for (const double factor : {0.0, -1.0, 1e-300, 1e300}) {
+    const Json parameters = {{"rope_type", "yarn"}, {"factor", 4}, {"attention_factor", factor}};
+    EXPECT_THAT(refusal(with(config_of("qwen2"), "rope_scaling", parameters)),
+                HasSubstr("\"attention_factor\" is"));
+  }
 
   // phi3: older names of longrope; the original length is 4096 unless the config itself says another.
   const Json factors = {{"short_factor", {1, 1, 1, 1}}, {"long_factor", {2, 2, 2, 2}}};

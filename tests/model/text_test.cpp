@@ -114,6 +114,11 @@ TEST_F(Text, TokenFilesKeepTheirRows) {
   EXPECT_EQ(read.sequences, written.sequences);
   EXPECT_EQ(read.source_hashes, written.source_hashes);
 
+  TokenSet evaluation = written;
+  evaluation.split = "evaluation";
+  write_token_set(directory_ / "evaluation.h5", evaluation);
+  EXPECT_THROW(load({directory_ / "evaluation.h5"}, {}), Error);
+
   const Tokenizer other = Tokenizer::load(std::filesystem::path(KVC_TEST_DATA) / "reference-llama");
   EXPECT_THROW(load_token_set({path}, other, 2048, {}, "calibration"), Error);
 }

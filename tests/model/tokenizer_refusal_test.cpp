@@ -65,6 +65,15 @@ class TokenizerFile : public ::testing::Test {
       (std::string("kvc_") + ::testing::UnitTest::GetInstance()->current_test_info()->name());
 };
 
+json template_of(const json& id) {
+  return {{"type", "TemplateProcessing"},
+          {"single", json::array({{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+                                  {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}})},
+          {"pair", json::array()},
+          {"special_tokens",
+           {{"<s>", {{"id", "<s>"}, {"ids", json::array({id})}, {"tokens", {"<s>"}}}}}}};
+}
+
 const Refusal kRefusals[] = {
     {"unigram", [](json& t) { t["model"]["type"] = "Unigram"; }, "\"Unigram\" is not supported"},
     {"word piece", [](json& t) { t["model"]["type"] = "WordPiece"; }, "\"WordPiece\""},
@@ -125,6 +134,11 @@ const Refusal kRefusals[] = {
        t["pre_tokenizer"] = {{"type", "ByteLevel"}};
      },
      "\"add_prefix_space\" is missing"},
+    {"template id", [](json& t) { t["post_processor"] = template_of(-5); },
+     "\"ids\" of \"<s>\" holds -5, expected token ids"},
+    {"template fraction", [](json& t) { t["post_processor"] = template_of(1.7); }, "holds 1.7"},
+    {"template range", [](json& t) { t["post_processor"] = template_of(std::int64_t{1} << 32); },
+     "holds 4294967296"},
     {"post-processor",
      [](json& t) {
        t["post_processor"] = {{"type", "BertProcessing"}};
