@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from vllm_checkpoints import BIN, REFERENCE, TEXTS, prompts
 from vllm_random import make
 from vllm_run import CACHE_BYTES
-from vllm_serving_test import ROOT, run
+from vllm_serving_test import ROOT, begin_alike, run
 
 import kvconvert
 from kvconvert.kinds import open_checkpoint
@@ -87,6 +87,9 @@ class Cases:
             self.assertNotEqual(cut["tokens"], whole["tokens"])
             self.assertGreater(abs(cut["nll"] - whole["nll"]), 1e-3)
             self.assertAlmostEqual(cut["nll"], whole["nll"], delta=0.2)
+
+    def test_prompts_of_one_step_may_begin_alike(self) -> None:
+        begin_alike(self, converted(*self.OPTIONS))
 
     def test_bfloat16(self) -> None:
         found = run(converted(*self.OPTIONS), "nll", dtype="bfloat16", **SETTINGS)

@@ -10,6 +10,8 @@ long          greedy, 300 tokens
 transformers  as `tokens`, by transformers in the same process
 file:PATH     greedy, of a JSON file with `prompts`, lists of token ids, and `new_tokens`
 nll           mean negative log-likelihood of held-out text
+alike         log-probabilities of 16 tokens behind one prompt: of two of three requests at once, and of a later one; the
+              engine runs in this process, so that all three are in one step
 """
 
 import json
@@ -56,6 +58,13 @@ def nll(engine: LLM) -> float:
     return sum(losses) / len(losses)
 
 
+def alike(engine: LLM) -> list[list[float]]:
+    sampling = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, logprobs=1)
+    text = prompts(engine.get_tokenizer())[9]
+    outputs = [output.outputs[0] for texts in ([text] * 3, [text]) for output in engine.generate(texts, sampling, use_tqdm=False)]
+    return [[chosen[token].logprob for chosen, token in zip(o.logprobs, o.token_ids)] for o in outputs[1:]]
+
+
 def metric(engine: LLM, name: str) -> float:
     return sum(m.value for m in engine.get_metrics() if m.name == name)
 
@@ -66,6 +75,7 @@ def main() -> None:
     defaults |= {"kv_cache_memory_bytes": CACHE_BYTES, "disable_log_stats": False}
     engine = LLM(checkpoint, **{**defaults, **json.loads(settings)})
     run = {"tokens": lambda: greedy(engine, 48), "long": lambda: greedy(engine, 300), "nll": lambda: nll(engine)}
+    run["alike"] = lambda: alike(engine)
     run["again"] = run["tokens"]
     run["transformers"] = lambda: transformers_greedy(engine, checkpoint, 48)
     result = {}

@@ -69,6 +69,15 @@ def original() -> dict:
     return run(REFERENCE, "tokens", "nll")
 
 
+def begin_alike(case: unittest.TestCase, checkpoint: Path) -> None:
+    """Prompts of one step find each other's pages in the prefix cache, which must be written before they are read."""
+    found = run(checkpoint, "alike", env={"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
+    case.assertGreater(found["hits"], 0)
+    *together, later = found["alike"]
+    for row in together:
+        torch.testing.assert_close(torch.tensor(row), torch.tensor(later), atol=1e-3, rtol=0)
+
+
 class Serving(unittest.TestCase):
     def test_bytes_are_the_plans(self) -> None:
         checkpoint = CodedCheckpoint(head())
@@ -133,6 +142,11 @@ class Serving(unittest.TestCase):
         self.same_tokens(cut["tokens"], whole["tokens"])
         draft = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
         self.same_tokens(run(window(), "tokens", speculative_config=draft)["tokens"], whole["tokens"])
+
+    def test_prompts_of_one_step_may_begin_alike(self) -> None:
+        for checkpoint in (head(), group(), window()):
+            with self.subTest(checkpoint.name):
+                begin_alike(self, checkpoint)
 
     def test_codes_are_read(self) -> None:
         self.assertNotEqual(served()["tokens"], original()["tokens"])
