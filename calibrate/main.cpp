@@ -23,20 +23,26 @@ struct Flags {
                                       "Compute the covariance of stacked keys and values instead "
                                       "(for coded, pca and xkv-static)");
     app.add_option("--group", joint.layers_per_group, "Adjacent layers that --covariance stacks")
-        ->capture_default_str();
+        ->capture_default_str()
+        ->needs(stack);
     app.add_option("--sink", joint.sink_tokens,
                    "First tokens of every sequence that --covariance skips")
-        ->capture_default_str();
+        ->capture_default_str()
+        ->needs(stack);
     app.add_flag("--attention", covariance_options.attention,
-                 "With --covariance: also the attention metric");
-    app.add_flag("--analyze", analysis,
-                 "Measure the similarity of all layers' hidden states, keys and values instead, on "
-                 "the CPU; --out is a directory (HDF5 and heat maps)")
-        ->excludes(stack);
+                 "With --covariance: also the attention metric")
+        ->needs(stack);
+    CLI::Option* analyze =
+        app.add_flag("--analyze", analysis,
+                     "Measure the similarity of all layers' hidden states, keys and values "
+                     "instead, on the CPU; --out is a directory (HDF5 and heat maps)")
+            ->excludes(stack);
     app.add_option("--sample", analysis_options.num_tokens, "Tokens that --analyze reads")
-        ->capture_default_str();
+        ->capture_default_str()
+        ->needs(analyze);
     app.add_option("--conversion", analysis_options.conversion,
-                   "With --analyze: also the latents of this conversion's groups");
+                   "With --analyze: also the latents of this conversion's groups")
+        ->needs(analyze);
   }
 
   void check(const CommonOptions& common) const {

@@ -112,6 +112,9 @@ TokenSet calibration_tokens(const PipelineOptions& options, const Checkpoint& ch
   const CalibrationSources sources = sources_of(options, checkpoint, config);
   const CalibrationEffort effort = choose_effort(config, options.settings, options.effort);
   const bool texts = sources.builtin || !sources.files.empty();
+  KVC_CHECK_USAGE(!sources.self || !texts || effort.num_sequences > 1,
+                  "--num-sequences 1: half of the rows are the model's own text and half another; "
+                  "pass 2 or more, or one --calibration");
   std::int64_t own_rows = 0;
   if (sources.self) {
     own_rows = texts ? std::clamp<std::int64_t>(

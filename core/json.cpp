@@ -147,12 +147,9 @@ std::string excerpt(const Json& json) {
   return text;
 }
 
+// Names of files may be no UTF-8.
 std::string dump_json(const Json& json) {
-  try {
-    return json.dump(2) + "\n";
-  } catch (const nlohmann::json::exception& error) {
-    fail("JSON text cannot be written: {}", error.what());
-  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace kvc

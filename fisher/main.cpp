@@ -52,14 +52,17 @@ int main(int argc, char** argv) {
        .declare =
            [flags](CLI::App& app, const kvc::CommonOptions& common) {
              flags->common = &common;
-             app.add_flag("--metric", flags->metric,
-                          "Compute second moments of the gradient with respect to cached keys and "
-                          "values instead (for coded, pca and xkv-static)");
+             CLI::Option* metric =
+                 app.add_flag("--metric", flags->metric,
+                              "Compute second moments of the gradient with respect to cached keys "
+                              "and values instead (for coded, pca and xkv-static)");
              app.add_option("--group", flags->options.joint.layers_per_group,
                             "Adjacent layers that --metric stacks")
-                 ->capture_default_str();
+                 ->capture_default_str()
+                 ->needs(metric);
              app.add_option("--sink", flags->options.joint.sink_tokens,
                             "First tokens of every sequence that --metric skips")
-                 ->capture_default_str();
+                 ->capture_default_str()
+                 ->needs(metric);
            }});
 }

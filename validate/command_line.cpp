@@ -28,10 +28,21 @@ void finish(OutputFile& file, const std::string& text) {
   file.commit();
 }
 
+void check_different(const std::vector<std::pair<const char*, std::filesystem::path>>& files) {
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      KVC_CHECK_USAGE(
+          files[i].second.empty() || output_path(files[i].second) != output_path(files[j].second),
+          "{} and {} name the same file, {}", files[j].first, files[i].first,
+          files[i].second.string());
+    }
+  }
+}
+
 void run(const ValidateOptions& options, const Outputs& outputs, const CommonOptions& common) {
-  KVC_CHECK_USAGE(
-      outputs.report.empty() || output_path(outputs.report) != output_path(outputs.html),
-      "--report and --html name the same file, {}", outputs.report.string());
+  check_different({{"--report", outputs.report},
+                   {"--html", outputs.html},
+                   {"--task-results", options.tasks.results}});
   std::optional<OutputFile> json_file = open_output(outputs.report, common.force);
   std::optional<OutputFile> html_file = open_output(outputs.html, common.force);
   const ValidationReport report = validate(options);

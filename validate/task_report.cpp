@@ -6,6 +6,7 @@
 
 #include "validate/page.h"
 #include "validate/report.h"
+#include "validate/verdict.h"
 
 namespace kvc {
 namespace {
@@ -83,6 +84,17 @@ std::vector<std::string> undecided_tasks(const TaskOptions& options,
           "{} at {} tokens: the original scores 0, so --min-task-ratio {:g} says nothing "
           "about it; choose tasks that it can do",
           scores.task, scores.length, *options.min_ratio));
+      continue;
+    }
+    // The error of the paired difference, at ratios near 1 that of the candidate minus the ratio of the original.
+    const double margin =
+        std::abs(scores.candidate.mean - options.min_ratio.value_or(0) * scores.reference.mean);
+    if (options.min_ratio && half_interval(scores.difference, scores.num_samples) > margin) {
+      undecided.push_back(fmt::format(
+          "{} at {} tokens: {:.6g} of the original's {:.6g} does not decide --min-task-ratio {:g}, "
+          "which lies in the 95 % interval of {} samples; ask more with --task-samples",
+          scores.task, scores.length, scores.candidate.mean, scores.reference.mean,
+          *options.min_ratio, scores.num_samples));
     }
   }
   return undecided;

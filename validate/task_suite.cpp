@@ -11,24 +11,28 @@
 #include "validate/tasks/task_kinds.h"
 
 namespace kvc {
-namespace {
-
-constexpr std::int64_t kDefaultTaskLength = 4096;
-constexpr std::int64_t kTaskBatchTokens = 8192;
-
-std::int64_t samples_per_batch(std::int64_t length) {
-  return std::max<std::int64_t>(kTaskBatchTokens / length, 1);
-}
 
 std::vector<std::int64_t> task_lengths(const TaskOptions& options, const ModelConfig& config) {
+  constexpr std::int64_t kDefault = 4096;
   const std::int64_t context = config.max_position_embeddings;
+  std::vector<std::int64_t> lengths;
   for (const std::int64_t length : options.lengths) {
     KVC_CHECK_USAGE(length >= 1 && length <= context,
                     "--task-length {}: must be from 1 to the model's context, {} tokens", length,
                     context);
+    if (std::find(lengths.begin(), lengths.end(), length) == lengths.end()) {
+      lengths.push_back(length);
+    }
   }
-  return options.lengths.empty() ? std::vector{std::min(kDefaultTaskLength, context)}
-                                 : options.lengths;
+  return lengths.empty() ? std::vector{std::min(kDefault, context)} : lengths;
+}
+
+namespace {
+
+constexpr std::int64_t kTaskBatchTokens = 8192;
+
+std::int64_t samples_per_batch(std::int64_t length) {
+  return std::max<std::int64_t>(kTaskBatchTokens / length, 1);
 }
 
 std::string prompt_hash(const TaskSample& sample) {
@@ -93,7 +97,7 @@ TaskSuite::TaskSuite(const ValidateOptions& options, const ModelConfig& config, 
       stop_ids_(stop_ids(options.reference, config)) {
   KVC_CHECK_USAGE(options_.num_samples >= 1, "--task-samples {}: must be at least 1",
                   options_.num_samples);
-  const std::vector<std::int64_t> lengths = task_lengths(options_, config);
+  options_.lengths = task_lengths(options_, config);
   const TaskInputs inputs = read_task_inputs(options_.texts);
   tasks_ = choose_tasks(options_.names, inputs);
   run["texts"] = inputs.hashes;
@@ -103,7 +107,7 @@ TaskSuite::TaskSuite(const ValidateOptions& options, const ModelConfig& config, 
     run["chat_template"] = chat_template_->hash();
   }
   for (const Task& task : tasks_) {
-    for (const std::int64_t length : lengths) {
+    for (const std::int64_t length : options_.lengths) {
       parts_.push_back({&task, length, std::min(options_.num_samples, task.num_samples)});
       check_length(parts_.back());
       sample(parts_.back(), 0);

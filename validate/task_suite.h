@@ -20,6 +20,9 @@ namespace kvc {
 // Every line's scores, averaged by task and length, in the order of the lines.
 std::vector<TaskScores> summarize(const std::vector<Json>& lines);
 
+// Tokens of prompts and answers, each once; without any the context, at most 4096. UsageError beyond the context.
+std::vector<std::int64_t> task_lengths(const TaskOptions& options, const ModelConfig& config);
+
 class TaskSuite {
  public:
   // Reads the texts, makes the first sample of each task at each length, and looks how long the others are, so that what cannot

@@ -68,6 +68,9 @@ ValidateOptions resolve(ValidateOptions options, const ModelConfig& config,
   if (options.seq_len == 0) {
     options.seq_len = default_seq_len(config);
   }
+  if (!options.tasks.names.empty()) {
+    options.tasks.lengths = task_lengths(options.tasks, config);
+  }
   KVC_CHECK_USAGE(options.seq_len <= config.max_position_embeddings,
                   "--seq-len {}: the model's context is {} tokens", options.seq_len,
                   config.max_position_embeddings);

@@ -34,8 +34,14 @@ std::array<Threshold, 3> thresholds(const ValidateOptions& options, const Compar
            {"--min-same-top", "same top", measured.same_top, options.min_same_top, false}}};
 }
 
-// Half of the 95 % interval: the standard error times the 0.975 quantile of Student's t, beyond ten degrees of freedom by its
-// expansion. Not a number where there is no error.
+// "KL divergence 0.012 ± 0.004 of 2 sequences"
+std::string found(const char* what, const Estimate& estimate, std::int64_t num_sequences) {
+  return fmt::format("{} {} of {} {}", what, with_error(estimate), num_sequences,
+                     num_sequences == 1 ? "sequence" : "sequences");
+}
+
+}  // namespace
+
 double half_interval(const Estimate& estimate, std::int64_t num_sequences) {
   static constexpr std::array<double, 10> kQuantiles = {12.706, 4.303, 3.182, 2.776, 2.571,
                                                         2.447,  2.365, 2.306, 2.262, 2.228};
@@ -45,14 +51,6 @@ double half_interval(const Estimate& estimate, std::int64_t num_sequences) {
       freedom <= kQuantiles.size() ? kQuantiles[freedom - 1] : 1.96 + 2.37 / f + 2.82 / (f * f);
   return quantile * estimate.standard_error;
 }
-
-// "KL divergence 0.012 ± 0.004 of 2 sequences"
-std::string found(const char* what, const Estimate& estimate, std::int64_t num_sequences) {
-  return fmt::format("{} {} of {} {}", what, with_error(estimate), num_sequences,
-                     num_sequences == 1 ? "sequence" : "sequences");
-}
-
-}  // namespace
 
 std::vector<std::string> missed_thresholds(const ValidateOptions& options,
                                            const ValidationReport& report) {

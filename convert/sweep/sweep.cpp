@@ -38,6 +38,9 @@ Json run_candidates(const SweepOptions& options, const SweepMeasurement& sweep) 
         planned = sweep.plan(candidate);
       }
     } catch (const Error& error) {
+      if (error.code() == ExitCode::kInterrupted) {
+        throw;
+      }
       rows.push_back(without_result(candidate, "refused", error));
       continue;
     }

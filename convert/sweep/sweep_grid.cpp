@@ -62,7 +62,7 @@ SweepCandidate plain_candidate(const std::string& line, const std::vector<std::s
   if (!policy.empty()) {
     candidate.policy = parse_token_policy(policy);
   }
-  KVC_CHECK_USAGE(!candidate.kv_dtype.empty() || !policy.empty(),
+  KVC_CHECK_USAGE(!candidate.kv_dtype.empty() || !candidate.policy.is_full(),
                   "a plain cache loses nothing; give it --kv-dtype or --policy");
   return candidate;
 }

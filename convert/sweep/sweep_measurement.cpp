@@ -114,6 +114,8 @@ PlannedCandidate SweepMeasurement::plan(const SweepCandidate& candidate) const {
 Json SweepMeasurement::measure(const std::string& name, const PlannedCandidate& planned) const {
   const StagePaths paths = stage_paths(planned.options);
   const TokenSet tokens = prepare_tokens(planned.options, original_, paths.tokens);
+  check_evaluation_text(validation_options(planned.options), original_.config,
+                        tokens.source_hashes);
   return stored_or(work_, conversion_key(planned.options, tokens), name,
                    [&] { return evaluate(planned, tokens, paths); });
 }
@@ -177,7 +179,8 @@ Json SweepMeasurement::conversion_key(const PipelineOptions& options,
       conversion_provenance(original_.checkpoint, tokens, options.settings);
   return {{"tool_version", provenance.tool_version}, {"checkpoint", provenance.checkpoint_hash},
           {"tokens", provenance.tokens_hash},        {"options", provenance.options},
-          {"factor_dtype", options.factor_dtype},    {"texts", text_hashes(base_.validation_text)}};
+          {"factor_dtype", options.factor_dtype},    {"texts", text_hashes(base_.validation_text)},
+          {"any_fit", options.settings.any_fit}};
 }
 
 // Candidates share a directory of tokens if they ask for the same text, and of statistics if those are the same.

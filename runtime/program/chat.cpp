@@ -76,7 +76,8 @@ Json answer_json(const Conversation& conversation, const Conversation::Answer& a
             {"tokens", conversation.sequence().ids().size()}}}};
 }
 
-void turn(Conversation& conversation, const std::string& text, const RunOptions& options) {
+// False if the answer was interrupted.
+bool turn(Conversation& conversation, const std::string& text, const RunOptions& options) {
   answer_stopped = 0;
   const SignalScope interrupt(SIGINT, stop_answer);
   const auto stopped = [] {
@@ -88,13 +89,14 @@ void turn(Conversation& conversation, const std::string& text, const RunOptions&
   };
   const Conversation::Answer answer = conversation.say(text, show, stopped);
   print_now(options.json ? answer_json(conversation, answer).dump() + "\n" : "\n");
-  if (!options.stats) return;
+  if (!options.stats) return !answer.interrupted;
   fmt::print(stderr,
              "read {} of {} prompt tokens in {:.3f} s, wrote {} in {:.3f} s; kv {} bytes of {} "
              "tokens\n",
              answer.num_read, answer.num_prompt, answer.read_seconds, answer.tokens.size(),
              answer.write_seconds, conversation.sequence().bytes().total(),
              conversation.sequence().ids().size());
+  return !answer.interrupted;
 }
 
 Json template_arguments(const RunOptions& options) {
@@ -128,10 +130,10 @@ void chat(const RunOptions& options) {
   Conversation conversation(runner.turns(), tokenizer, chat_template,
                             std::move(conversation_options));
   if (!options.prompt.empty() || !options.prompt_file.empty()) {
-    return turn(
-        conversation,
-        options.prompt_file.empty() ? options.prompt : read_prompt_text(options.prompt_file),
-        options);
+    const std::string prompt =
+        options.prompt_file.empty() ? options.prompt : read_prompt_text(options.prompt_file);
+    if (!turn(conversation, prompt, options)) throw Interrupted();
+    return;
   }
   const bool is_terminal = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
   if (is_terminal) log_info("/exit or Ctrl-D ends the conversation, Ctrl-C an answer");

@@ -159,14 +159,6 @@ TEST_P(CalibrateFileTest, StagesReadTheGramOfTheirCheckpointOnly) {
   EXPECT_THROW(read_gram(directory_ / "a.h5", "another", 2, 32), Error);
 }
 
-TEST_P(CalibrateFileTest, RefusesToCountTokensTwice) {
-  run(random_ids(1, 4, 96, 5), "a.h5");
-  EXPECT_THROW(
-      add_calibrations({directory_ / "a.h5", directory_ / "a.h5"}, directory_ / "sum.h5", false),
-      Error);
-  EXPECT_FALSE(std::filesystem::exists(directory_ / "sum.h5"));
-}
-
 TEST_P(CalibrateFileTest, RefusesCalibrationsOfAnotherCheckpoint) {
   run(random_ids(1, 4, 96, 5), "a.h5");
   SyntheticCheckpoint other;

@@ -145,6 +145,15 @@ class ConvertSettings(ProgramTest):
         self.assert_usage("--num-sequences", "--group", "4", "--num-sequences", "0")
         self.assert_usage("--seq-len", "--group", "4", "--seq-len", "1")
 
+    def test_options_of_another_computation_are_refused(self):
+        out = ("--out", self.directory / "out.h5")
+        for program, option, needed in (("kvcalibrate", "--attention", "--covariance"), ("kvcalibrate", "--group", "--covariance"),
+                                        ("kvcalibrate", "--sink", "--covariance"), ("kvcalibrate", "--sample", "--analyze"),
+                                        ("kvcalibrate", "--conversion", "--analyze"), ("kvfisher", "--group", "--metric"),
+                                        ("kvfisher", "--sink", "--metric")):
+            value = () if option == "--attention" else ("3",)
+            self.assert_refused({2}, [option, needed], program, STORIES, *out, option, *value)
+
     def test_options_of_other_methods_are_refused_with_those_that_have_them(self):
         for method, option, word in (("minicache", ("--distill-steps", "3"), "fusedkv, fusedkv-lite, yoco or cla"),
                                      ("pca", ("--gauge", "pivot"), "commonkv or palu"), ("palu", ("--key-rank", "8"), "pca, xkv-static or xkv"),

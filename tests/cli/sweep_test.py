@@ -151,7 +151,7 @@ class Sweep(ProgramTest):
         for line, word in (("coded --kept-ratio {0.5", "braces"), ("coded }", "braces"), ("coded --kept-ratio {{0.5}}", "braces"),
                            ("nonesuch --kept-ratio 0.5", "nonesuch"), ("coded --nonesuch", "nonesuch"),
                            ("coded --kept-ratio x", "--kept-ratio"), ("coded --rank 0.5", "--rank"), ("coded --out x", "--out"),
-                           ("coded --plan", "--plan"), ("pca --export folded", "--export"), ("plain", "plain"),
+                           ("coded --plan", "--plan"), ("pca --export folded", "--export"), ("plain", "plain"), ("plain --policy full", "--policy"),
                            ("plain --kv-dtype int3", "int3"), ("plain --policy best", "best"), ("", "--sweep")):
             with self.subTest(line):
                 self.assert_refused((2,), (word,), "kvconvert", *self.arguments(line))

@@ -73,6 +73,10 @@ TEST(Json, QuotesOnlyPrintableStartsOfTheTextInMessages) {
   EXPECT_EQ(excerpt("caf\u00e9\n\x7f"), "\"caf\\u00e9\\n\\u007f\"");
 }
 
+TEST(Json, WritesNamesThatAreNotUtf8) {
+  EXPECT_EQ(dump_json({{"path", "m\xe8"}}), "{\n  \"path\": \"m\uFFFD\"\n}\n");
+}
+
 TEST(Json, CapsTheDepth) {
   EXPECT_EQ(parse_error(std::string(64, '[') + std::string(64, ']')), "");
   EXPECT_THAT(parse_error(std::string(65, '[') + std::string(65, ']')), HasSubstr("64 levels"));

@@ -92,6 +92,34 @@ TEST(TaskScores, ThatAnOriginalOfZeroLeavesUndecidedAreSentences) {
   EXPECT_TRUE(missed_tasks(options, scores).empty());
 }
 
+// 33.3 of 50 with an error of 16.7 of three samples: the interval reaches 71.7 to either side.
+TEST(TaskScores, ThatTooFewSamplesLeaveUndecidedAreSentences) {
+  TaskOptions options;
+  for (const double ratio : {0.6, 0.9}) {
+    options.min_ratio = ratio;
+    const std::vector<std::string> undecided = undecided_tasks(options, three_samples());
+    ASSERT_EQ(undecided.size(), 1u);
+    EXPECT_THAT(undecided[0], HasSubstr("niah at 512 tokens: 33.3333 of the original's 50 does not "
+                                        "decide --min-task-ratio"));
+    EXPECT_THAT(undecided[0], HasSubstr("3 samples; ask more with --task-samples"));
+  }
+  std::vector<TaskScores> alike = three_samples();
+  alike[0].candidate = alike[0].reference;
+  alike[0].difference = {0, 0};
+  EXPECT_TRUE(undecided_tasks(options, alike).empty());
+}
+
+TEST(TaskLengths, AreTakenOnce) {
+  ModelConfig config;
+  config.max_position_embeddings = 1024;
+  TaskOptions options;
+  EXPECT_EQ(task_lengths(options, config), (std::vector<std::int64_t>{1024}));
+  options.lengths = {128, 512, 128};
+  EXPECT_EQ(task_lengths(options, config), (std::vector<std::int64_t>{128, 512}));
+  options.lengths = {1025};
+  EXPECT_THROW(task_lengths(options, config), UsageError);
+}
+
 class GreedyAnswers : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -8,8 +8,6 @@
 namespace kvc {
 namespace {
 
-constexpr std::size_t kManyUnits = std::size_t{1} << 40;  // more are never tried at once
-
 struct SizedCount {
   std::size_t size = 0;
   std::int64_t tokens = 0;
@@ -65,7 +63,7 @@ TaskSample largest_that_fits(const TaskDraw& draw, const SizeRange& sizes,
             "--task-length {}: {} takes at least {} tokens with this model's tokenizer, {} of them "
             "for the answer; give a greater length",
             draw.length, draw.task, least.tokens + draw.max_new_tokens, draw.max_new_tokens);
-  if (sizes.most < kManyUnits && tokens_of(sizes.most) <= budget) {
+  if (sizes.often_all && tokens_of(sizes.most) <= budget) {
     return make(sizes.most, draw.random);
   }
   return make(largest_size(least, sizes.most, budget, tokens_of), draw.random);

@@ -12,6 +12,7 @@ namespace kvc {
 struct SizeRange {
   std::size_t least = 0;
   std::size_t most = std::numeric_limits<std::size_t>::max();  // there is no more to put in
+  bool often_all = false;                                      // most fits as a rule: tried first
 };
 
 // A sample of some size, in words, sentences, documents, ... The random numbers are the same for every size.

@@ -154,7 +154,7 @@ Task longbench_task(const Dataset& dataset, std::string_view suite,
           .make =
               [&dataset, records = std::move(records)](const TaskDraw& draw) {
                 const auto& record = records[static_cast<std::size_t>(draw.index)];
-                return largest_that_fits(draw, {.most = record.context.size()},
+                return largest_that_fits(draw, {.most = record.context.size(), .often_all = true},
                                          [&](std::size_t context_bytes, const TaskRandom&) {
                                            return longbench_sample(dataset, record, context_bytes);
                                          });

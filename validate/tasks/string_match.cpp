@@ -3,23 +3,10 @@
 #include <algorithm>
 #include <sstream>
 
-#include "model/tokenizer/unicode.h"
-#include "model/tokenizer/utf8.h"
 #include "validate/tasks/text_words.h"
 
 namespace kvc {
 namespace {
-
-std::string lower_case(const std::string& given) {
-  const std::string text = replace_invalid_utf8(given);
-  std::string lower;
-  for (std::size_t at = 0; at < text.size();) {
-    const CodePoint code = code_point_at(text, at);
-    append_lowercase(lower, code.value);
-    at += code.length;
-  }
-  return lower;
-}
 
 std::size_t answers_found(const std::string& output, const TaskQuestion& question) {
   const std::string text = lower_case(output);

@@ -38,7 +38,9 @@ PromptText chat_text(const ChatTemplate& chat_template, const std::string& conte
       "--task-chat out",
       chat_template.subject());
   const std::string& prefix = question.answer_prefix;
-  const std::size_t begin = std::min(prefix.find_first_not_of(" \n"), prefix.size());
+  // Without the line break, or the spaces, that part it from a question in a prompt without a template.
+  const std::size_t begin =
+      prefix.starts_with('\n') ? 1 : std::min(prefix.find_first_not_of(' '), prefix.size());
   return {rendered.substr(0, place),
           question.text + rendered.substr(place + mark.size()) + prefix.substr(begin)};
 }

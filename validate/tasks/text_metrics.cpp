@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "model/tokenizer/unicode.h"
 #include "model/tokenizer/utf8.h"
 #include "validate/tasks/text_words.h"
 
@@ -13,17 +14,29 @@ namespace {
 
 constexpr std::string_view kPunctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 
+// In lower case, without ASCII punctuation and then without articles, which end at any character that is none of words
+// (Python's \\b).
 std::vector<std::string> plain_words(const std::string& text) {
-  std::string kept;
-  for (const char c : lower_ascii(text)) {
-    if (kPunctuation.find(c) == std::string_view::npos) {
-      kept += c;
+  std::string kept = lower_case(text);
+  std::erase_if(kept, [](char c) { return kPunctuation.find(c) != std::string_view::npos; });
+  std::string plain, run;  // run: characters of words
+  const auto end_run = [&] {
+    plain += run == "a" || run == "an" || run == "the" ? " " : run;
+    run.clear();
+  };
+  for (std::size_t at = 0; at < kept.size();) {
+    const CodePoint code = code_point_at(kept, at);
+    const std::string character = kept.substr(at, code.length);
+    if (is_word_character(code.value)) {
+      run += character;
+    } else {
+      end_run();
+      plain += character;
     }
+    at += code.length;
   }
-  std::vector<std::string> words = split_words(kept);
-  std::erase_if(
-      words, [](const std::string& word) { return word == "a" || word == "an" || word == "the"; });
-  return words;
+  end_run();
+  return split_words(plain);
 }
 
 double f1(double common, double in_output, double in_answer) {

@@ -4,6 +4,8 @@
 #include <set>
 
 #include "model/text.h"
+#include "model/tokenizer/unicode.h"
+#include "model/tokenizer/utf8.h"
 
 namespace kvc {
 namespace {
@@ -16,7 +18,6 @@ bool is_letter(char c) {
   return is_lower(c) || is_upper(c) || (c >= '0' && c <= '9') ||
          static_cast<unsigned char>(c) >= 128;
 }
-bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 // Maximal runs of characters that `inside` accepts.
 template <typename Inside>
@@ -35,6 +36,16 @@ std::vector<std::string> runs_of(std::string_view text, const Inside& inside) {
   return runs;
 }
 
+std::string lower_ascii(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) {
+    c = is_upper(c) ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return lower;
+}
+
+bool is_space(char32_t c) { return is_white_space(c) || (c >= 0x1C && c <= 0x1F); }
+
 void add_vocabulary(std::string_view text, std::set<std::string>& words) {
   for (const std::string& word : runs_of(text, is_letter)) {
     if (word.size() >= kShortestWord && word.size() <= kLongestWord &&
@@ -46,16 +57,34 @@ void add_vocabulary(std::string_view text, std::set<std::string>& words) {
 
 }  // namespace
 
-std::string lower_ascii(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    c = is_upper(c) ? static_cast<char>(c - 'A' + 'a') : c;
+std::string lower_case(std::string_view given) {
+  const std::string text = replace_invalid_utf8(given);
+  std::string lower;
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint code = code_point_at(text, at);
+    append_lowercase(lower, code.value);
+    at += code.length;
   }
   return lower;
 }
 
-std::vector<std::string> split_words(std::string_view text) {
-  return runs_of(text, [](char c) { return !is_space(c); });
+std::vector<std::string> split_words(std::string_view given) {
+  const std::string text = replace_invalid_utf8(given);
+  std::vector<std::string> words;
+  bool open = false;
+  for (std::size_t at = 0; at < text.size();) {
+    const CodePoint code = code_point_at(text, at);
+    const bool inside = !is_space(code.value);
+    if (inside) {
+      if (!open) {
+        words.emplace_back();
+      }
+      words.back() += text.substr(at, code.length);
+    }
+    open = inside;
+    at += code.length;
+  }
+  return words;
 }
 
 std::vector<std::string> letter_words(std::string_view text) {

@@ -10,8 +10,9 @@
 
 namespace kvc {
 
-std::string lower_ascii(std::string_view text);
-// What white space separates.
+// As Python's lower(); invalid UTF-8 becomes U+FFFD, here and in split_words().
+std::string lower_case(std::string_view text);
+// What white space of Unicode separates, as Python's split().
 std::vector<std::string> split_words(std::string_view text);
 // Runs of letters and digits, in lower case. Bytes beyond ASCII count as letters.
 std::vector<std::string> letter_words(std::string_view text);

@@ -125,7 +125,8 @@ class BudgetFinish {
       lowest = lowest_of_parts();
     }
     const bool newcomer_leaves = p_.demotion == Demotion::kPaper && oldest_score < lowest.value;
-    const int leaving = !makes_room || newcomer_leaves ? to : lowest.row;
+    const bool is_any_lowest = lowest.row >= 0;  // not where all scores are NaN
+    const int leaving = !makes_room || newcomer_leaves || !is_any_lowest ? to : lowest.row;
     int slot = 0;
     float members = 0;
     if (merges && layout.num_residual == 1) {

@@ -49,6 +49,22 @@ TEST(TaskChat, TheAnswerBeginsBehindTheGenerationPrompt) {
             static_cast<std::int64_t>(joined(apart).size()));
 }
 
+TEST(TaskChat, AnAnswersOwnWhiteSpaceStays) {
+  const Tokenizer tokenizer = bundled_tokenizer();
+  const ChatTemplate chat =
+      chat_template("{{ messages[0].content }}{% if add_generation_prompt %}<a>{% endif %}");
+  for (const auto& [prefix, expected] : {std::pair{"\n  Answer:", "<a>  Answer:"},
+                                         {"\n\nAnswer:", "<a>\nAnswer:"},
+                                         {" Answer:", "<a>Answer:"},
+                                         {"\n", "<a>"},
+                                         {"", "<a>"}}) {
+    TaskSample one = sample();
+    one.questions.front().answer_prefix = prefix;
+    EXPECT_EQ(encode_prompt({tokenizer, &chat}, one, one.questions.front(), true).question,
+              tokenizer.encode(std::string(" A question?") + expected, false));
+  }
+}
+
 TEST(TaskChat, BosIsThereAsOftenAsTheTemplateHasIt) {
   const Tokenizer tokenizer = bundled_tokenizer();
   const std::vector<std::int64_t> bos = tokenizer.with_special_tokens({});
