@@ -4,6 +4,7 @@ import pathlib
 
 from kvconvert.checkpoints import ConvertedCheckpoint
 from kvconvert.codes import CodedCheckpoint
+from kvconvert.factors import ConversionError
 from kvconvert.fused import FusedCheckpoint
 from kvconvert.latents import LatentCheckpoint
 from kvconvert.plans import read_config
@@ -13,7 +14,10 @@ KINDS: tuple[type[ConvertedCheckpoint], ...] = (CodedCheckpoint, LatentCheckpoin
 
 def kind_of(plan: dict) -> type[ConvertedCheckpoint]:
     """The kind of a plan, and ConvertedCheckpoint for one that kvrun alone runs."""
-    return next((kind for kind in KINDS if kind.takes(plan)), ConvertedCheckpoint)
+    try:
+        return next((kind for kind in KINDS if kind.takes(plan)), ConvertedCheckpoint)
+    except (KeyError, TypeError) as error:
+        raise ConversionError(f"config.json: kvconvert.plan: {error!r}; convert again") from error
 
 
 def open_checkpoint(directory: str | pathlib.Path) -> ConvertedCheckpoint:

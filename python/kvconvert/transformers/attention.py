@@ -31,6 +31,18 @@ def _plain_attention(module, query, key, value, mask, scaling, dropout, window, 
     return attend_exactly(query, key, value, scaling, allowed, softcap, False, dropout)
 
 
+class _WithoutGradients(torch.autograd.Function):
+    """Attention over a cache of codes or latents: its operators have no derivatives."""
+
+    @staticmethod
+    def forward(ctx, out: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor):
+        raise ConversionError("attention over a cache has no gradients; call the model with use_cache=False, or train() it first")
+
+
 def coded_attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None,
                     softcap=None, **kwargs):
     """An attention function of transformers: query [B, heads, q, head_dim]; returns [B, q, heads, head_dim]."""
@@ -44,6 +56,8 @@ def coded_attention(module, query, key, value, attention_mask, scaling=None, dro
                                   "codes, expected [batch, tokens]; call with use_cache=False, or convert with "
                                   "--export folded")
         out = layer.attend(query, key, value, scaling, softcap)
+        if torch.is_grad_enabled() and query.requires_grad:
+            out = _WithoutGradients.apply(out, query)
     else:
         if fused is not None:
             key, value = fused.rows(query.shape[2], query.device)

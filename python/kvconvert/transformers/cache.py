@@ -67,7 +67,9 @@ class CodedLayer(CacheLayerMixin):
         return key_states, value_states
 
     def attend(self, query, key, value, scale: float, softcap: float | None) -> torch.Tensor:
-        return self.store.attend(self.place, self.cache.step, query, key, value, scale, softcap)
+        # What is stored lasts longer than a caller's inference mode, and has the types that it is given in.
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast(query.device.type, enabled=False):
+            return self.store.attend(self.place, self.cache.step, query, key, value, scale, softcap)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.num_columns + query_length, 0
@@ -221,9 +223,11 @@ class CodedCache(Cache):
             self._lengths = self._columns.sum(1).tolist()
         for layer in self._coded_layers():
             layer.num_columns = columns
-        for store in self.stores:
-            store.crop(self._lengths)
+        with torch.inference_mode(False):
+            for store in self.stores:
+                store.crop(self._lengths)
 
+    @torch.inference_mode(False)
     def _take_rows(self, rows: torch.Tensor) -> None:
         if self._lengths is not None:
             self._lengths = [self._lengths[row] for row in rows.tolist()]

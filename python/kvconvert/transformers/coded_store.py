@@ -43,7 +43,7 @@ class CodeStore:
         exact_step = len(self.layers) > 1 or self.model_codes.exact_step
         batch, one = query.shape[0], query.shape[2] == 1 and min(step.lengths) > 0  # a row may have padding alone
         exact = [] if one else [self._exact_rows(codes, place, step, row, key, value) for row in range(batch)]
-        self._store(codes, step, key, value)
+        self._store(codes, place, step, key, value)
         self._keep(codes, place, step, key, value)
         if one:
             return self._decode(codes, place, step, query)
@@ -62,7 +62,9 @@ class CodeStore:
                 pages[:, :held] = self.pages
             self.pages = pages
 
-    def _store(self, codes: LayerCodes, step: "Step", key: torch.Tensor, value: torch.Tensor) -> None:
+    def _store(self, codes: LayerCodes, place: int, step: "Step", key: torch.Tensor, value: torch.Tensor) -> None:
+        if place == 0:
+            self._waiting = []  # of a pass that was interrupted
         self._waiting.append(tuple(tensor.transpose(1, 2).flatten(0, 1) for tensor in (key.detach(), value.detach())))
         if len(self._waiting) == len(self.layers):
             keys, values = (list(tensors) for tensors in zip(*self._waiting))

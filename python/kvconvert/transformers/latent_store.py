@@ -41,13 +41,12 @@ class LatentStore:
         exact = sum(part.nbytes for rows in self.exact for part in rows)
         return exact + (0 if self.latents is None else self.latents.nbytes)
 
-    @torch.no_grad()
     def attend(self, place: int, step: "Step", query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float,
                softcap: float | None) -> torch.Tensor:
         """Attends to all tokens and stores the step's. query [batch, heads, q, head_dim], and so is the result."""
         latents, last = self.model_latents.latents[self.number], place == len(self.layers) - 1
         latents.use(key.dtype, key.device)
-        held = (self.model_latents.take_latents(self.layers[place]),) if self.projected else ()
+        held = (self.model_latents.take_latents(self.layers[place]).to(key.dtype),) if self.projected else ()
         if not self.counts:
             self.counts, self.exact_counts = [0] * len(step.lengths), [0] * len(step.lengths)
         if query.shape[2] == 1 and min(step.lengths) > 0 and step.index.min() >= 0:
@@ -158,7 +157,7 @@ class LatentStore:
         batch = torch.arange(len(self.counts), device=key.device)
         if self.at_once:
             self._grow(len(batch), max(self.counts) + 1, latents.rank, key)
-            self.latents[batch, self.counts] = held[0].squeeze(1)
+            self.latents[batch, self.counts] = held[0].squeeze(1).to(self.latents.dtype)
             self.counts = [count + 1 for count in self.counts]
             keys = values = key[:, None]
         else:
@@ -168,7 +167,7 @@ class LatentStore:
                 self.exact_counts = [count + 1 for count in self.exact_counts]
                 self._grow_exact([new] * len(self.layers))
             for kept, part in zip(self.exact[place], new):
-                kept[batch, places] = part
+                kept[batch, places] = part.to(kept.dtype)
             keys, values = self.exact[place][:2]
         no_latents = key.new_zeros(len(batch), 0, latents.rank)
         rows = StoredRows(no_latents if self.latents is None else self.latents, self.counts, keys, values, self.exact_counts,

@@ -95,6 +95,8 @@ class CodedModel:
                 "kvconvert --export folded writes a model for every cache")
         if model_kwargs.get(_CACHE) is None and generation_config.use_cache is not False:
             model_kwargs[_CACHE] = self.new_cache()
+            if generation_config.is_assistant:  # drafts that are not accepted are cropped
+                model_kwargs[_CACHE].activate_past_recording()
             return False  # no cache that transformers made
         return super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
 
@@ -138,6 +140,9 @@ def _before_forward(model: CodedModel, module: torch.nn.Module, args: tuple, kwa
                 model.coded.begin_pass(False)
             if model.coded is None or not model.coded.needs_cache:
                 return (), kwargs
+            if module.training and any(getattr(part, "gradient_checkpointing", False) for part in module.modules()):
+                raise ConversionError("gradient checkpointing drops the cache through which fused layers read others; call "
+                                      "gradient_checkpointing_disable()")
         cache = model.new_cache()
         cache.is_of_one_pass = not keeps_cache
     elif not isinstance(cache, CodedCache):

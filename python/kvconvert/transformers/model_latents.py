@@ -1,6 +1,7 @@
 """Latents of a loaded model's layers, and where they come from: its keys and values, or the inputs of its projections."""
 
 import functools
+import threading
 
 import torch
 from torch.nn.functional import linear
@@ -11,6 +12,27 @@ from kvconvert.transformers.latent_store import LatentStore
 from kvconvert.transformers.model_parts import ModelParts
 
 
+class _Taken:
+    """What a projection of a pass is kept for, in the thread that runs it: a model may serve several, each with a cache."""
+
+    def __init__(self):
+        self._wanting: set[int] = set()  # threads
+        self._kept: dict[int, torch.Tensor] = {}
+
+    def begin_pass(self, wanted: bool) -> None:
+        thread = threading.get_ident()
+        self._kept.pop(thread, None)
+        (self._wanting.add if wanted else self._wanting.discard)(thread)
+
+    def keep(self, tensor: torch.Tensor) -> None:
+        thread = threading.get_ident()
+        if thread in self._wanting:
+            self._kept[thread] = tensor.detach()
+
+    def take(self) -> torch.Tensor:
+        return self._kept.pop(threading.get_ident())
+
+
 class LatentProjection(torch.nn.Module):
     """In place of a key or value projection: makes a latent, and keys or values of it."""
 
@@ -19,20 +41,17 @@ class LatentProjection(torch.nn.Module):
         self.bias = bias
         self.register_buffer("latent_proj", None, persistent=False)  # [rank, hidden_size]
         self.register_buffer("reconstruct_proj", None, persistent=False)  # [kv_dim, rank]
-        self.keeps = False  # the latents of a pass, until they are taken
-        self.latent: torch.Tensor | None = None
+        self.taken = _Taken()  # latents
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.latent_proj is None:
             raise ConversionError("a model whose projections are factorised was made without them; load it with from_pretrained")
         latent = linear(hidden, self.latent_proj)
-        if self.keeps:
-            self.latent = latent.detach()
+        self.taken.keep(latent)
         return linear(latent, self.reconstruct_proj, self.bias)
 
     def take(self) -> torch.Tensor:
-        latent, self.latent = self.latent, None
-        return latent
+        return self.taken.take()
 
 
 class _Inputs:
@@ -40,15 +59,14 @@ class _Inputs:
 
     def __init__(self, projection: torch.nn.Module, latent_proj: torch.Tensor):
         self.latent_proj = latent_proj  # [rank, hidden_size]
-        self.keeps, self._hidden = False, None
+        self.taken = _Taken()
         projection.register_forward_pre_hook(self._keep)
 
     def _keep(self, module: torch.nn.Module, args: tuple) -> None:
-        if self.keeps:
-            self._hidden = args[0].detach()
+        self.taken.keep(args[0])
 
     def take(self) -> torch.Tensor:
-        hidden, self._hidden = self._hidden, None
+        hidden = self.taken.take()
         self.latent_proj = self.latent_proj.to(hidden)
         return linear(hidden, self.latent_proj)
 
@@ -79,7 +97,7 @@ class ModelLatents(ModelParts):
     def begin_pass(self, cached: bool) -> None:
         for taps in self._taps.values():
             for tap in taps:
-                tap.keeps = cached
+                tap.taken.begin_pass(cached)
 
     def take_latents(self, layer: int) -> torch.Tensor:
         """Latents [batch, tokens, rank] of the inputs of a layer's projections, in this pass."""

@@ -31,7 +31,9 @@ _STORES = {CodedCheckpoint: coded_store, LatentCheckpoint: latent_store, FusedCh
 def install_stores(model: nn.Module, vllm_config: Any) -> list[PagedStore]:
     """Gives every layer of this rank that is not plain its store. Returns the stores."""
     config = vllm_config.model_config
-    checkpoint = open_checkpoint(local_directory(config.model, revision=config.revision))
+    checkpoint = open_checkpoint(
+        local_directory(config.model, revision=config.revision, cache_dir=vllm_config.load_config.download_dir)
+    )
     new_store = _STORES[type(checkpoint)]
     plain = _attention_by_layer(model)
     rotaries = {layer: getattr(parent, "rotary_emb", None) for layer, (parent, _, _) in plain.items()}

@@ -82,6 +82,8 @@ def _refuse_device(vllm_config: Any) -> None:
         raise ValueError(f"kvconvert: codes run on the CPU and on CUDA GPUs, not on {device}; serve the original checkpoint")
     if device == "cpu":
         return
+    if vllm_config.model_config.enable_sleep_mode:
+        raise ValueError("kvconvert: on a GPU sleep mode may discard factors, which nothing restores; remove --enable-sleep-mode")
     kind = kind_of(_plan(vllm_config))
     _refuse(kind.why_not_on_gpus(_plan(vllm_config)))
     if dtype not in DTYPES:
@@ -131,5 +133,11 @@ def _refuse_parallel(vllm_config: Any) -> None:
 
 def _refuse_adapters(vllm_config: Any) -> None:
     plan = _plan(vllm_config)
+    reason = kind_of(plan).why_not_adapted(plan)
     if vllm_config.lora_config is not None:
-        _refuse(kind_of(plan).why_not_adapted(plan))
+        _refuse(reason)
+    load_format = vllm_config.load_config.load_format
+    if reason is not None and load_format in ("dummy", "sharded_state"):
+        raise ValueError(
+            f"kvconvert: --load-format {load_format} does not load the factors that replace projections; remove the flag"
+        )
