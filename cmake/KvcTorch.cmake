@@ -27,7 +27,9 @@ foreach(_part MAJOR MINOR PATCH)
 endforeach()
 list(JOIN _found_version "." _found_version)
 if(NOT _found_version STREQUAL TORCH_VERSION)
-  message(FATAL_ERROR "${KVC_TORCH_DIR}: LibTorch ${TORCH_VERSION} expected, ${_found_version} found. Run scripts/setup.sh.")
+  set(_wrong_dir "${KVC_TORCH_DIR}")
+  unset(KVC_TORCH_DIR CACHE)  # so that the next run looks again
+  message(FATAL_ERROR "${_wrong_dir}: LibTorch ${TORCH_VERSION} expected, ${_found_version} found. Run scripts/setup.sh.")
 endif()
 
 add_library(kvc_c10 SHARED IMPORTED)

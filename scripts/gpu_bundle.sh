@@ -44,7 +44,7 @@ needed() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'; }
 closure() {
   local -A path=() seen=()
   local name file queue=("$@")
-  while read -r name file; do path[$name]="$file"; done < <(ldd "$@" | awk '$2 == "=>" {print $1, $3}')
+  while read -r name file; do path[$name]="$file"; done < <(ldd "$@" | sed -n 's/^\s*\(\S*\) => \(.*\) (0x.*)$/\1 \2/p')
   while [ ${#queue[@]} -gt 0 ]; do
     file="${queue[0]}" queue=("${queue[@]:1}")
     while read -r name; do

@@ -159,7 +159,9 @@ if [ -z "$gpu" ]; then
   exit 77
 fi
 start=$SECONDS due=75  # anew: the build took any time
-for program in $(programs _test); do
+mapfile -t tests < <(programs _test)
+mapfile -t benchmarks < <(programs _bench)
+for program in "${tests[@]}"; do
   for family in $("$program" --families); do
     step "$(basename "$program") $family" 60 "$program" "${family}_"
   done
@@ -183,7 +185,7 @@ if [ -z "$quick" ]; then
   fi
 
   due=$((due + 40))
-  for program in $(programs _bench); do
+  for program in "${benchmarks[@]}"; do
     measure "$(basename "$program")" "$program"
   done
   due=$((due + 25))
@@ -217,7 +219,7 @@ if [ -z "$quick" ]; then
   sanitizer="$(find_tool compute-sanitizer)"
   [ -n "$sanitizer" ] || echo "== no compute-sanitizer: skipped"
   for tool in ${sanitizer:+memcheck racecheck}; do
-    for program in $(programs _test); do
+    for program in "${tests[@]}"; do
       for family in $("$program" --families); do
         step "$(basename "$program") $family under $tool" 90 \
           "$sanitizer" --tool "$tool" --error-exitcode 1 --print-limit 5 "$program" "${family}_"

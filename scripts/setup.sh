@@ -184,7 +184,7 @@ for argument in "$@"; do
     --vllm) vllm=yes ;;
     --oldest-vllm) oldest_vllm=yes ;;
     --cuda) cuda=yes ;;
-    -h | --help) sed -n '2,9s/^# \?//p' "$0"; exit ;;
+    -h | --help) sed -n '2,9s/^# \?//p' scripts/setup.sh; exit ;;
     *) fail "unknown option $argument (known: --peers, --vllm, --oldest-vllm, --cuda, --help)" ;;
   esac
 done

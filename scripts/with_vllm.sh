@@ -5,7 +5,9 @@
 # says so and exits 77 (ctest: skipped), or 1 where KVC_REQUIRE_PEERS=1.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-python=$root/${KVC_VLLM_VENV:-.venv-vllm}/bin/python
+venv=${KVC_VLLM_VENV:-.venv-vllm}
+[[ $venv == /* ]] || venv=$root/$venv
+python=$venv/bin/python
 
 if [[ ! -x $python ]]; then
   echo "no $python; run scripts/setup.sh --vllm, or --oldest-vllm" >&2
