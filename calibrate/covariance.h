@@ -4,9 +4,10 @@
 //   /num_tokens                     [1]
 //   /joint/<f>/sum, second_moment   [n], [n, n]  of y, the stacked keys (before RoPE, after their norm, with bias) and
 //                                   values of the run of layers that begins with f; layer by layer key, then value
-//   /attention/<l>/key_metric, value_metric  [num_kv_heads, head_dim, head_dim], where asked for (attention_metric.h)
-//   /attention/<l>/query_metric, value_metric, distance_weight  [num_kv_heads, head_dim, head_dim] twice and
-//                                   [num_heads, kNumDistances], likewise
+//   /attention/<l>/value_metric     [num_kv_heads, head_dim, head_dim], if attention or reach is asked for
+//   /attention/<l>/key_metric       likewise, with attention (attention_metric.h)
+//   /attention/<l>/query_metric     likewise, with reach
+//   /attention/<l>/distance_weight  [num_heads, kNumDistances], with reach
 #pragma once
 
 #include <filesystem>

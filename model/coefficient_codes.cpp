@@ -75,6 +75,8 @@ CoefficientCodes code_coefficients(const at::Tensor& matrix, CoefficientAxis axi
   codes.scale = scales(matrix, axis);
   const at::Tensor multiples = matrix.to(at::kDouble) / along(codes.scale, axis);
   const at::Tensor high = rounded(multiples);
+  // A wide coefficient is 256 high + low units of scale / 256. With high rounded to the nearest, low is -128 to 127; codes
+  // are symmetric, so that -128 becomes -127.
   if (wide > 0) {
     const std::int64_t index = axis_index(axis);
     const at::Tensor fine = (multiples.narrow(index, 0, wide) * kLowCodes).round_();

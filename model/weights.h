@@ -70,9 +70,9 @@ struct ModelWeights {
 LayerWeights load_layer(const Checkpoint& checkpoint, const ModelConfig& config, int layer,
                         at::ScalarType dtype, bool with_kv_weights = true,
                         WeightType type = WeightType::kFloat);
-// A layer's experts: the files hold one tensor per expert and projection, or all experts' in one.
 // True if the checkpoint stores all experts of a layer in one tensor (MoeConfig::stacked).
 bool stores_stacked_experts(const Checkpoint& checkpoint, const ModelConfig& config);
+// A layer's experts, from one tensor per expert and projection or from stacked ones.
 MoeWeights load_experts(const Checkpoint& checkpoint, const ModelConfig& config, int layer,
                         at::ScalarType dtype, WeightType type = WeightType::kFloat);
 

@@ -42,10 +42,11 @@ Equations channel_equations(const FusionMoments& moments, KvPart part, int layer
   return {at::stack(rows, -2), at::stack(targets, -1)};
 }
 
-// A complex factor's terms: the source's pair z and i z, for each source. One equation per pair, with a
-// component axis of size 1.
+// A complex factor w = u + i v of a pair z is u z + v (i z), so each source has the two real terms z and i z. One equation
+// per pair, with a component axis of size 1. Products m [heads, 2, 2, ...] are those of both components of two pairs a and b.
 Equations complex_equations(const FusionMoments& moments, KvPart part, int layer,
                             const std::vector<int>& sources, const at::Tensor& heads) {
+  // <a, b>
   const auto real = [](const at::Tensor& m) {
     return m.select(1, 0).select(1, 0) + m.select(1, 1).select(1, 1);
   };

@@ -59,13 +59,15 @@ double rounded(double value, at::ScalarType stored) {
   return at::scalar_tensor(value, at::kDouble).to(stored).item<double>();
 }
 
-// Numbers that make the latent's norm a constant: x -> x * norm * sqrt(rank) / constant = x / undone
+// The layout divides a latent by its root mean square and multiplies it with weights. A channel with a large constant makes
+// the root mean square constant / sqrt(rank), whatever the others hold: these become x * norm * sqrt(rank) / constant, and
+// the constant channel sqrt(rank) * constant_norm.
 struct NormConstants {
-  double constant = 1;       // of the constant channel
-  double norm = 1;           // weight of the other channels, a power of two
-  double constant_norm = 1;  // weight of the constant channel
-  double undone = 1,
-         constant_value = 1;  // what is left of x, and what the constant channel becomes
+  double constant = 1;             // of the constant channel
+  double norm = 1;                 // weight of the other channels, a power of two
+  double constant_norm = 1;        // weight of the constant channel
+  double loss = 1;                 // x over what it becomes
+  double constant_after_norm = 1;  // what the constant channel becomes
 };
 
 NormConstants norm_constants(double mean_square, std::int64_t rank, at::ScalarType stored) {
@@ -75,8 +77,8 @@ NormConstants norm_constants(double mean_square, std::int64_t rank, at::ScalarTy
   constants.norm = std::exp2(std::round(std::log2(length / root)));
   constants.constant = rounded(constants.norm * root, stored);
   constants.constant_norm = rounded(1 / root, stored);
-  constants.undone = constants.constant / (constants.norm * root);
-  constants.constant_value = root * constants.constant_norm;
+  constants.loss = constants.constant / (constants.norm * root);
+  constants.constant_after_norm = root * constants.constant_norm;
   return constants;
 }
 
@@ -109,10 +111,10 @@ void set_latent(const Latent& latent, const GroupedWeights& weights,
 
   // A mean of position-free keys adds the same to all scores of a query, so that they need none.
   at::Tensor decoder = at::zeros({2 * kv_dim, shape.kv_lora_rank}, at::kDouble);
-  decoder.narrow(1, 0, rank).copy_(latent.decoder * constants.undone);
+  decoder.narrow(1, 0, rank).copy_(latent.decoder * constants.loss);
   decoder.select(1, last)
       .narrow(0, kv_dim, kv_dim)
-      .copy_(statistics.mean.narrow(0, kv_dim, kv_dim) / constants.constant_value);
+      .copy_(statistics.mean.narrow(0, kv_dim, kv_dim) / constants.constant_after_norm);
   layer.kv_b_proj = at::cat({for_query_heads(decoder.narrow(0, 0, kv_dim), config),
                              for_query_heads(decoder.narrow(0, kv_dim, kv_dim), config)},
                             1)

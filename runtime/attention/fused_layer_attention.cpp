@@ -60,7 +60,7 @@ TokenOrder order_of(const KvCache& cache, int layer) {
   const KeyValueStore& store = store_of(cache, layer);
   return {store.num_exact(), store.num_codes(),
           cache.policy().is_full() ? cache.plan().compression.sink_tokens
-                                   : cache.kept_layer(layer).rows.first_exact()};
+                                   : cache.kept_layer(layer).rows.rows_before_codes()};
 }
 
 // Post-RoPE keys of a layer that stores them.

@@ -44,7 +44,7 @@ at::Tensor attend_one(const Decoder& decoder, int layer, const KeptRows& rows,
                       const at::Tensor& positions, RowScores* row_scores) {
   const std::int64_t num_kv_heads = decoder.config().num_kv_heads;
   const KeyValueStore& store = rows.store();
-  const TokenOrder order(store.num_exact(), store.num_codes(), rows.first_exact());
+  const TokenOrder order(store.num_exact(), store.num_codes(), rows.rows_before_codes());
   CodedKeys angles;
   if (order.codes > 0 && !rows.has_left()) {
     angles = CodedKeys(decoder, layer, order.num_tokens());
@@ -118,7 +118,7 @@ at::Tensor attend_kept(const Decoder& decoder, int layer, const KeptRows& rows,
                        const TokenPolicy& policy, const at::Tensor& query,
                        const at::Tensor& positions, RowScores* row_scores) {
   if (!rows.has_left() && row_scores == nullptr) {
-    return attend_plain(decoder, layer, rows.store(), rows.first_exact(), query, positions);
+    return attend_plain(decoder, layer, rows.store(), rows.rows_before_codes(), query, positions);
   }
   if (query.size(0) == 1) {
     return attend_one(decoder, layer, rows, policy, query, positions, row_scores);

@@ -17,14 +17,14 @@ bool codes_blocks(const KvCache& cache, const KeptRows& rows) {
 
 void quantise_plain(const Decoder& decoder, int layer, KvCache& cache) {
   KeyValueStore& store = cache.plain_layer(layer);
-  const CompressionSettings& policy = cache.plan().compression;
+  const CompressionSettings& settings = cache.plan().compression;
   const std::int64_t count = tokens_in_blocks(cache.plan(), store.num_exact());
   if (!store.key_codes || count == 0) {
     return;
   }
-  const std::int64_t first = policy.sink_tokens + store.num_codes();
+  const std::int64_t first = settings.sink_tokens + store.num_codes();
   const bool is_latent = cache.plan().own_widths.has_value();
-  store.quantise(policy.sink_tokens, count, [&](const at::Tensor& key, std::int64_t offset) {
+  store.quantise(settings.sink_tokens, count, [&](const at::Tensor& key, std::int64_t offset) {
     const at::Tensor positions =
         at::arange(first + offset, first + offset + key.size(0), at::kLong);
     return is_latent ? key : key_for_codes(decoder, layer, key, positions);

@@ -145,9 +145,9 @@ std::int64_t pending_capacity(const KvPlan& plan, std::int64_t bases, std::int64
   const bool decides =
       !plan.request || (plan.request->compress_generated &&
                         (bases == 0 || plan.request->later != LaterTokens::kExact));
-  const CompressionSettings& policy = plan.compression;
-  return decides ? std::max(pending,
-                            std::min(pending + more, policy.exact_tokens() + policy.block_tokens))
+  const CompressionSettings& settings = plan.compression;
+  return decides ? std::max(pending, std::min(pending + more,
+                                              settings.exact_tokens() + settings.block_tokens))
                  : pending + more;
 }
 

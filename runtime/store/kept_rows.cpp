@@ -98,7 +98,7 @@ void KeptRows::append(const at::Tensor& key, const at::Tensor& value, const at::
 
 at::Tensor KeptRows::in_order(const RowStore& exact, const at::Tensor& codes) const {
   const at::Tensor rows = exact.rows(at::kFloat);
-  return at::cat({rows.narrow(0, 0, first_exact_), codes, rows.slice(0, first_exact_)});
+  return at::cat({rows.narrow(0, 0, rows_before_codes_), codes, rows.slice(0, rows_before_codes_)});
 }
 
 at::Tensor KeptRows::keys(const TurnKeys& turn) const {
@@ -107,7 +107,7 @@ at::Tensor KeptRows::keys(const TurnKeys& turn) const {
   }
   const at::Tensor codes = store_.key_codes->rows(at::kFloat);
   const auto positions = [&] {
-    return at::arange(first_exact_, first_exact_ + codes.size(0), at::kLong);
+    return at::arange(rows_before_codes_, rows_before_codes_ + codes.size(0), at::kLong);
   };
   return in_order(store_.key, has_left_ ? codes : turn(codes, positions()));
 }
@@ -151,7 +151,7 @@ void KeptRows::quantise(std::int64_t first, std::int64_t count, const TurnKeys& 
   if (!store_.key_codes || count == 0) {
     return;
   }
-  first_exact_ = first;
+  rows_before_codes_ = first;
   const std::int64_t next = first + store_.num_codes();  // of all tokens, while none has left
   store_.quantise(first, count, [&](const at::Tensor& key, std::int64_t offset) {
     return has_left_
@@ -161,7 +161,7 @@ void KeptRows::quantise(std::int64_t first, std::int64_t count, const TurnKeys& 
 }
 
 void KeptRows::code(std::int64_t first, std::int64_t count) {
-  first_exact_ = first;
+  rows_before_codes_ = first;
   if (store_.key_codes) {
     store_.quantise(first, count, [](const at::Tensor& key, std::int64_t) { return key; });
   }

@@ -54,7 +54,7 @@ class KeptRows {
   std::int64_t num_rows() const { return store_.num_exact() + store_.num_codes(); }
   std::int64_t num_kv_heads() const { return num_kv_heads_; }
   std::int64_t head_dim() const { return head_dim_; }
-  std::int64_t first_exact() const { return first_exact_; }  // rows before the codes
+  std::int64_t rows_before_codes() const { return rows_before_codes_; }
   std::int64_t bytes() const;
   bool has_left() const { return has_left_; }  // a token has left: rows are not the whole text
   KeptTokens tokens() const;                   // for kept_layer_bytes
@@ -103,7 +103,7 @@ class KeptRows {
   void copy(std::int64_t from, std::int64_t to, std::int64_t kv_head);          // exact to exact
   void copy_columns(std::int64_t from, std::int64_t to, std::int64_t kv_head);  // position, score
   bool is_code(std::int64_t row) const {
-    return row >= first_exact_ && row < first_exact_ + store_.num_codes();
+    return row >= rows_before_codes_ && row < rows_before_codes_ + store_.num_codes();
   }
   void truncate(std::int64_t rows);
   void reserve(std::int64_t rows);
@@ -114,12 +114,14 @@ class KeptRows {
   std::int64_t heads() const { return per_head_ ? num_kv_heads_ : 1; }
   // Index of a row in its store.
   std::int64_t place(std::int64_t row) const {
-    return is_code(row) ? row - first_exact_ : row < first_exact_ ? row : row - store_.num_codes();
+    return is_code(row)               ? row - rows_before_codes_
+           : row < rows_before_codes_ ? row
+                                      : row - store_.num_codes();
   }
 
   std::int64_t num_kv_heads_, head_dim_;
   bool per_head_, changes_, has_left_ = false;
-  std::int64_t reserved_rows_ = 0, first_exact_ = 0;
+  std::int64_t reserved_rows_ = 0, rows_before_codes_ = 0;
   KeyValueStore store_;
   std::optional<RowStore> positions_, scores_;
   ResidualSlots residual_;
