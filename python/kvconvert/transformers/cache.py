@@ -4,6 +4,7 @@ Rows of a batch are sequences of their own: padding is not stored, so a token's 
 tokens of its row. A page is a tile of 32 tokens. Each row has the same number of pages, as many as the longest needs.
 """
 
+import contextlib
 import copy
 import dataclasses
 
@@ -67,8 +68,10 @@ class CodedLayer(CacheLayerMixin):
         return key_states, value_states
 
     def attend(self, query, key, value, scale: float, softcap: float | None) -> torch.Tensor:
-        # What is stored lasts longer than a caller's inference mode, and has the types that it is given in.
-        with torch.inference_mode(False), torch.no_grad(), torch.autocast(query.device.type, enabled=False):
+        # What is stored lasts longer than a caller's inference mode, and keeps the types that it is given in.
+        device = query.device.type
+        casts = torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
+        with torch.inference_mode(False), torch.no_grad(), casts:
             return self.store.attend(self.place, self.cache.step, query, key, value, scale, softcap)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:

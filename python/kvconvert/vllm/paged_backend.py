@@ -1,4 +1,8 @@
-"""What vLLM's attention backends over pages of codes and of latents share."""
+"""What vLLM's attention backends over pages of codes and of latents share.
+
+Codes of one layer are stored before the layer reads any. Codes of several layers, and latents, are stored after the layer (the
+last of several) has read, and rows of a window that are not kept any more are read from codes before all that. So a step must not
+read pages that it writes for another sequence: spec.LaterHits keeps such sequences apart."""
 
 from typing import Any
 
