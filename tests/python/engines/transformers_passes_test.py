@@ -13,7 +13,7 @@ from latent_cases import PCA, Case, latent, load
 
 CONVERSIONS = {
     "codes": lambda: reference("--form", "rotated", "--window", "0"),
-    "group": lambda: reference("--scope", "group", "--window", "0"),
+    "group": lambda: reference("--form", "full", "--scope", "group", "--group", "4", "--window", "0"),
     "pca": lambda: latent(*PCA),
     "palu": lambda: latent("--method", "palu", "--rank", "0.5", exact=()),
     "commonkv": lambda: latent("--method", "commonkv", "--merge", "none", "--group", "2", "--rank", "0.3"),
