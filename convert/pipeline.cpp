@@ -146,10 +146,13 @@ void log_limits(const PipelineOptions& options, const KvPlan& plan, const ModelC
       log_info(note);
     }
   }
-  // --plan has it in its table.
-  if (const std::string note = late_payback_note(plan, config, options.settings);
-      !note.empty() && !options.plan_only) {
-    log_info(note);
+  const std::string late =
+      options.plan_only  // has it in its table
+          ? ""
+          : late_payback_note(estimated_payback(plan, config, options.settings),
+                              tokens_in_flight(config, options.settings));
+  if (!late.empty()) {
+    log_info(late);
   }
   for (const std::string& limit : serving_limits(options.engine, plan)) {
     log_info(limit);

@@ -193,10 +193,7 @@ std::string unmet_target_note(const KvPlan& plan, const ModelConfig& config,
                    target, kept, settings.method);
 }
 
-std::string late_payback_note(const KvPlan& plan, const ModelConfig& config,
-                              const ConvertSettings& settings) {
-  const Payback gain = estimated_payback(plan, config, settings);
-  const std::int64_t expected = tokens_in_flight(config, settings);
+std::string late_payback_note(const Payback& gain, std::int64_t expected) {
   if (gain.tokens <= expected) {
     return "";
   }

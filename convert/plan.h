@@ -59,9 +59,8 @@ double planned_kept_ratio(const KvPlan& plan, std::int64_t num_tokens, KvDtype d
 std::string unmet_target_note(const KvPlan& plan, const ModelConfig& config,
                               const ConvertSettings& settings);
 
-// A sentence where the plan saves memory only above tokens_in_flight(); else empty.
-std::string late_payback_note(const KvPlan& plan, const ModelConfig& config,
-                              const ConvertSettings& settings);
+// A sentence where a plan saves memory only above the `expected` tokens_in_flight(); else empty.
+std::string late_payback_note(const Payback& gain, std::int64_t expected);
 
 // For caches of the plan's context. factor_bytes: estimated, or those of an export.
 Payback plan_payback(const KvPlan& plan, const ModelConfig& config, const ConvertSettings& settings,

@@ -149,7 +149,7 @@ PlanTable plan_table(const ModelConfig& config, const ConvertSettings& settings,
   table.peak_memory_bytes = peak_memory(config, table.plan);
   table.seconds = factorisation_seconds(config, table.plan, needs_calibration(settings));
   method.fill_table(table, request);
-  if (const std::string note = late_payback_note(table.plan, config, settings);
+  if (const std::string note = late_payback_note(table.payback, tokens_in_flight(config, settings));
       !note.empty() && (table.is_coded() || !table.plan.groups.empty())) {
     table.notes.push_back(note);
   }

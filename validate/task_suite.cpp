@@ -97,7 +97,6 @@ TaskSuite::TaskSuite(const ValidateOptions& options, const ModelConfig& config, 
       stop_ids_(stop_ids(options.reference, config)) {
   KVC_CHECK_USAGE(options_.num_samples >= 1, "--task-samples {}: must be at least 1",
                   options_.num_samples);
-  options_.lengths = task_lengths(options_, config);
   const TaskInputs inputs = read_task_inputs(options_.texts);
   tasks_ = choose_tasks(options_.names, inputs);
   run["texts"] = inputs.hashes;

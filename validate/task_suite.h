@@ -26,7 +26,7 @@ std::vector<std::int64_t> task_lengths(const TaskOptions& options, const ModelCo
 class TaskSuite {
  public:
   // Reads the texts, makes the first sample of each task at each length, and looks how long the others are, so that what cannot
-  // work is known before any model runs. `run` is all else that results depend on.
+  // work is known before any model runs. options.tasks.lengths: those of task_lengths(). `run` is all else that results depend on.
   TaskSuite(const ValidateOptions& options, const ModelConfig& config, Json run);
 
   // Continues what options.tasks.results has.

@@ -114,8 +114,6 @@ PlannedCandidate SweepMeasurement::plan(const SweepCandidate& candidate) const {
 Json SweepMeasurement::measure(const std::string& name, const PlannedCandidate& planned) const {
   const StagePaths paths = stage_paths(planned.options);
   const TokenSet tokens = prepare_tokens(planned.options, original_, paths.tokens);
-  check_evaluation_text(validation_options(planned.options), original_.config,
-                        tokens.source_hashes);
   return stored_or(work_, conversion_key(planned.options, tokens), name,
                    [&] { return evaluate(planned, tokens, paths); });
 }
@@ -153,6 +151,8 @@ Json SweepMeasurement::evaluate_plain(const SweepCandidate& candidate) const {
 
 Json SweepMeasurement::evaluate(const PlannedCandidate& planned, const TokenSet& tokens,
                                 const StagePaths& paths) const {
+  check_evaluation_text(validation_options(planned.options), original_.config,
+                        tokens.source_hashes);
   const ScratchDirectory exported(work_ / "export");
   const Outcome outcome =
       convert_into(planned.options, original_, planned.plan, tokens, paths, exported.path());

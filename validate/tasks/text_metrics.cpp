@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kPunctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 
 // In lower case, without ASCII punctuation and then without articles, which end at any character that is none of words
-// (Python's \\b).
+// (Python's \b).
 std::vector<std::string> plain_words(const std::string& text) {
   std::string kept = lower_case(text);
   std::erase_if(kept, [](char c) { return kPunctuation.find(c) != std::string_view::npos; });

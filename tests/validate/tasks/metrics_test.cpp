@@ -34,7 +34,7 @@ TEST(TextMetrics, WordF1) {
   EXPECT_EQ(word_f1("Yes.", "yes"), 100);
   // "no" counts once of the three times: 2 * 1 / 4.
   EXPECT_EQ(word_f1("no no no", "no"), 50);
-  // As Python's lower(), split() and \\b.
+  // As lower(), split() and the \b of Python.
   EXPECT_EQ(word_f1("MÉXICO", "México"), 100);
   EXPECT_EQ(word_f1("Université Paris\u00a0VI", "université paris vi"), 100);
   EXPECT_EQ(word_f1("the—cat", "— cat"), 0);
