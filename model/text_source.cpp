@@ -38,10 +38,8 @@ void check_text(std::string_view bytes, const std::string& name) {
 }
 
 bool is_blank(std::string_view text) {
-  for (std::size_t position = 0; position < text.size();) {
-    const CodePoint code = code_point_at(text, position);
-    if (!is_white_space(code.value)) return false;
-    position += code.length;
+  for (const Character& character : Characters(text)) {
+    if (!is_white_space(character.value)) return false;
   }
   return true;
 }

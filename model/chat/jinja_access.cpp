@@ -15,16 +15,6 @@ std::int64_t num_characters(const std::string& text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
 
-// body(begin, length) of every character.
-template <typename Body>
-void for_characters(const std::string& text, const Body& body) {
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t length = code_point_at(text, at).length;
-    body(at, length);
-    at += length;
-  }
-}
-
 // Python's index among `size` items; negative: outside.
 std::int64_t place_of(std::int64_t index, std::int64_t size) {
   if (index < 0) index += size;
@@ -35,9 +25,9 @@ std::int64_t place_of(std::int64_t index, std::int64_t size) {
 Value character_at(const std::string& text, std::int64_t index, const std::string& name) {
   std::int64_t left = place_of(index, num_characters(text));
   if (left < 0) return Value::undefined(name);
-  std::size_t at = 0;
-  while (left-- > 0) at += code_point_at(text, at).length;
-  return text.substr(at, code_point_at(text, at).length);
+  auto character = Characters(text).begin();
+  while (left-- > 0) ++character;
+  return std::string((*character).bytes);
 }
 
 Value at_index(const std::vector<Value>& items, std::int64_t index, const std::string& name) {
@@ -107,7 +97,7 @@ Value slice(const Value& value, const Value& begin, const Value& end, const Valu
     const std::string& all = value.string("a slice");
     budget.bytes(all.size() * 2 * sizeof(std::size_t));  // the places of characters
     std::vector<std::size_t> begins;
-    for_characters(all, [&](std::size_t at, std::size_t) { begins.push_back(at); });
+    for (const Character& character : Characters(all)) begins.push_back(character.begin);
     std::string text;
     for (const std::size_t i :
          slice_positions(static_cast<std::int64_t>(begins.size()), begin, end, step)) {
@@ -136,9 +126,7 @@ std::vector<Value> members(const Value& value, Budget& budget) {
   } else if (value.is_string()) {
     const std::string& text = value.string("a loop");
     budget.bytes(text.size() * sizeof(Value));
-    for_characters(text, [&](std::size_t at, std::size_t length) {
-      items.emplace_back(text.substr(at, length));
-    });
+    for (const Character& c : Characters(text)) items.emplace_back(std::string(c.bytes));
     return items;
   } else {
     KVC_CHECK(value.is_undefined(), "{} has no members to go through", value.type_name());

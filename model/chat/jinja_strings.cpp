@@ -141,17 +141,15 @@ std::vector<std::string> split_at_space(std::string_view text, std::int64_t coun
 std::vector<std::string> split_lines(const std::string& text, bool keep_ends) {
   std::vector<std::string> lines;
   std::size_t begin = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const CodePoint code = code_point_at(text, at);
-    const char32_t c = code.value;
+  for (const Character& character : Characters(text)) {
+    const char32_t c = character.value;
     const bool is_end = (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 ||
                         c == 0x2028 || c == 0x2029;
-    const std::size_t line_end = at;
-    at += code.length;
-    if (!is_end) continue;
-    if (c == '\r' && at < text.size() && text[at] == '\n') ++at;
-    lines.push_back(text.substr(begin, (keep_ends ? at : line_end) - begin));
-    begin = at;
+    if (!is_end || character.begin < begin) continue;  // before `begin` lies the "\n" of "\r\n"
+    std::size_t next = character.end();
+    if (c == '\r' && next < text.size() && text[next] == '\n') ++next;
+    lines.push_back(text.substr(begin, (keep_ends ? next : character.begin) - begin));
+    begin = next;
   }
   if (begin < text.size()) lines.push_back(text.substr(begin));
   return lines;

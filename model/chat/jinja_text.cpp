@@ -59,19 +59,18 @@ std::string quoted_text(const std::string& text) {
 
 std::string json_string(const std::string& text, bool ensure_ascii) {
   std::string json = "\"";
-  for (std::size_t at = 0; at < text.size();) {
-    const CodePoint code = code_point_at(text, at);
+  for (const Character& character : Characters(text)) {
     constexpr std::string_view kPlain = "\"\\\n\r\t\b\f", kLetters = "\"\\nrtbf";
+    const char32_t value = character.value;
     const auto escape =
-        code.value < 0x80 ? kPlain.find(static_cast<char>(code.value)) : std::string_view::npos;
+        value < 0x80 ? kPlain.find(static_cast<char>(value)) : std::string_view::npos;
     if (escape != std::string_view::npos) {
       json += {'\\', kLetters[escape]};
-    } else if (code.value < 0x20 || (ensure_ascii && code.value > 0x7E && code.value != 0x7F)) {
-      append_hex(json, code.value);
+    } else if (value < 0x20 || (ensure_ascii && value > 0x7E && value != 0x7F)) {
+      append_hex(json, value);
     } else {
-      json += text.substr(at, code.length);
+      json += character.bytes;
     }
-    at += code.length;
   }
   return json + '"';
 }

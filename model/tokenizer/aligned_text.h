@@ -22,11 +22,9 @@ void map_characters(AlignedText& aligned, Append append) {
   std::string result;
   result.reserve(aligned.text.size());
   std::size_t first_end = 0;
-  for (std::size_t position = 0; position < aligned.text.size();) {
-    const CodePoint code = code_point_at(aligned.text, position);
-    append(code.value, result);
-    position += code.length;
-    if (position <= aligned.first_end) first_end = result.size();
+  for (const Character& character : Characters(aligned.text)) {
+    append(character.value, result);
+    if (character.end() <= aligned.first_end) first_end = result.size();
   }
   aligned = {std::move(result), first_end};
 }

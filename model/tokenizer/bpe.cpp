@@ -29,15 +29,12 @@ class CharacterTokens {
   CharacterTokens(const BpeModel& model, std::string_view word) : model_(model) {
     const bool spelled_alone = model.prefix.empty() && model.suffix.empty();
     ids_.reserve(word.size());
-    for (std::size_t position = 0; position < word.size();) {
-      const std::size_t end = position + code_point_at(word, position).length;
-      const std::string_view character = word.substr(position, end - position);
+    for (const Character& character : Characters(word)) {
       if (spelled_alone) {
-        add(character);
+        add(character.bytes);
       } else {
-        add(spelling(character, position == 0, end == word.size()));
+        add(spelling(character.bytes, character.begin == 0, character.end() == word.size()));
       }
-      position = end;
     }
     flush_unknown();
   }

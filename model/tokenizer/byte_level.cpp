@@ -39,11 +39,10 @@ const ByteAlphabet& alphabet() {
 // nullopt: some character stands for no byte.
 std::optional<std::string> characters_to_bytes(std::string_view token) {
   std::string bytes;
-  for (std::size_t position = 0; position < token.size();) {
-    const CodePoint code = code_point_at(token, position);
-    if (code.value >= kNumCharacters || alphabet().byte[code.value] < 0) return std::nullopt;
-    bytes += static_cast<char>(alphabet().byte[code.value]);
-    position += code.length;
+  for (const Character& character : Characters(token)) {
+    const char32_t value = character.value;
+    if (value >= kNumCharacters || alphabet().byte[value] < 0) return std::nullopt;
+    bytes += static_cast<char>(alphabet().byte[value]);
   }
   return bytes;
 }

@@ -95,16 +95,6 @@ std::vector<std::u32string> TokenTrie::split(std::u32string_view text) const {
   return parts;
 }
 
-std::u32string to_code_points(std::string_view text) {
-  std::u32string code_points;
-  for (std::size_t position = 0; position < text.size();) {
-    const CodePoint code = code_point_at(text, position);
-    code_points.push_back(code.value);
-    position += code.length;
-  }
-  return code_points;
-}
-
 std::string to_utf8(std::u32string_view text) {
   std::string bytes;
   for (const char32_t code_point : text) append_utf8(bytes, code_point);

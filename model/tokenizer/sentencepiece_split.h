@@ -37,7 +37,6 @@ class TokenTrie {
   std::vector<Node> nodes_;  // nodes_[0] is the root
 };
 
-std::u32string to_code_points(std::string_view text);  // of valid UTF-8
 std::string to_utf8(std::u32string_view text);
 
 // What Python's str.lstrip and str.rstrip take away.

@@ -22,15 +22,11 @@ template <typename Belongs>
 SegmentFinder character_finder(Belongs belongs) {
   return [belongs](std::string_view text, SearchBudget&, std::vector<TextSegment>& segments) {
     std::size_t done = 0;
-    for (std::size_t position = 0; position < text.size();) {
-      const CodePoint code = code_point_at(text, position);
-      const std::size_t end = position + code.length;
-      if (belongs(code.value)) {
-        if (done < position) segments.push_back({done, position, false});
-        segments.push_back({position, end, true});
-        done = end;
-      }
-      position = end;
+    for (const Character& character : Characters(text)) {
+      if (!belongs(character.value)) continue;
+      if (done < character.begin) segments.push_back({done, character.begin, false});
+      segments.push_back({character.begin, character.end(), true});
+      done = character.end();
     }
     if (done < text.size()) segments.push_back({done, text.size(), false});
   };
@@ -46,17 +42,14 @@ WordKind word_kind(char32_t code_point) {
 // White space is what matches; runs of word characters and runs of others lie between.
 void find_outside_words(std::string_view text, SearchBudget&, std::vector<TextSegment>& segments) {
   WordKind previous = WordKind::kSpace;
-  for (std::size_t position = 0; position < text.size();) {
-    const CodePoint code = code_point_at(text, position);
-    const WordKind kind = word_kind(code.value);
-    const std::size_t end = position + code.length;
+  for (const Character& character : Characters(text)) {
+    const WordKind kind = word_kind(character.value);
     if (!segments.empty() && kind == previous) {
-      segments.back().end = end;
+      segments.back().end = character.end();
     } else {
-      segments.push_back({position, end, kind == WordKind::kSpace});
+      segments.push_back({character.begin, character.end(), kind == WordKind::kSpace});
     }
     previous = kind;
-    position = end;
   }
 }
 

@@ -81,6 +81,18 @@ CodePoint code_point_before(std::string_view text, std::size_t position) {
   return code_point_at(text, start);
 }
 
+void Characters::Iterator::read() {
+  if (position_ == text_.size()) return;
+  const CodePoint code = code_point_at(text_, position_);
+  character_ = {code.value, position_, text_.substr(position_, code.length)};
+}
+
+std::u32string to_code_points(std::string_view text) {
+  std::u32string code_points;
+  for (const Character& character : Characters(text)) code_points.push_back(character.value);
+  return code_points;
+}
+
 void append_utf8(std::string& text, char32_t code_point) {
   const auto put = [&text](char32_t byte) { text += static_cast<char>(byte); };
   if (code_point < 0x80) {

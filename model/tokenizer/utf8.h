@@ -31,4 +31,48 @@ CodePoint code_point_at(std::string_view text, std::size_t position);
 CodePoint code_point_before(std::string_view text, std::size_t position);
 void append_utf8(std::string& text, char32_t code_point);
 
+// A character and where it stands in its text.
+struct Character {
+  char32_t value = 0;
+  std::size_t begin = 0;
+  std::string_view bytes;
+
+  std::size_t end() const { return begin + bytes.size(); }
+};
+
+// The characters of a valid text in turn; the text must outlive the loop: for (const Character& c : Characters(text)).
+class Characters {
+ public:
+  explicit Characters(std::string_view text) : text_(text) {}
+
+  class Iterator {
+   public:
+    Iterator(std::string_view text, std::size_t position) : text_(text), position_(position) {
+      read();
+    }
+    const Character& operator*() const { return character_; }
+    Iterator& operator++() {
+      position_ = character_.end();
+      read();
+      return *this;
+    }
+    bool operator!=(const Iterator& other) const { return position_ != other.position_; }
+
+   private:
+    void read();
+
+    std::string_view text_;
+    std::size_t position_;
+    Character character_;
+  };
+
+  Iterator begin() const { return {text_, 0}; }
+  Iterator end() const { return {text_, text_.size()}; }
+
+ private:
+  std::string_view text_;
+};
+
+std::u32string to_code_points(std::string_view text);  // `text` is valid
+
 }  // namespace kvc

@@ -24,16 +24,13 @@ std::vector<std::string> plain_words(const std::string& text) {
     plain += run == "a" || run == "an" || run == "the" ? " " : run;
     run.clear();
   };
-  for (std::size_t at = 0; at < kept.size();) {
-    const CodePoint code = code_point_at(kept, at);
-    const std::string character = kept.substr(at, code.length);
-    if (is_word_character(code.value)) {
-      run += character;
+  for (const Character& character : Characters(kept)) {
+    if (is_word_character(character.value)) {
+      run += character.bytes;
     } else {
       end_run();
-      plain += character;
+      plain += character.bytes;
     }
-    at += code.length;
   }
   end_run();
   return split_words(plain);
@@ -44,9 +41,8 @@ double f1(double common, double in_output, double in_answer) {
 }
 
 // Lengths of the longest common subsequences of all beginnings: [first.size() + 1][second.size() + 1].
-template <typename Value>
-std::vector<std::vector<std::size_t>> common_lengths(const std::vector<Value>& first,
-                                                     const std::vector<Value>& second) {
+template <typename Items>
+std::vector<std::vector<std::size_t>> common_lengths(const Items& first, const Items& second) {
   std::vector<std::vector<std::size_t>> lengths(first.size() + 1,
                                                 std::vector<std::size_t>(second.size() + 1, 0));
   for (std::size_t i = 1; i <= first.size(); ++i) {
@@ -107,17 +103,6 @@ std::vector<std::string> numbers_of(const std::string& text) {
     open = digit;
   }
   return numbers;
-}
-
-std::vector<char32_t> characters_of(const std::string& given) {
-  const std::string text = replace_invalid_utf8(given);
-  std::vector<char32_t> characters;
-  for (std::size_t position = 0; position < text.size();) {
-    const CodePoint code = code_point_at(text, position);
-    characters.push_back(code.value);
-    position += code.length;
-  }
-  return characters;
 }
 
 std::string without_first_breaks(const std::string& text) {
@@ -193,8 +178,8 @@ double number_match(const std::string& output, const std::string& number) {
 }
 
 double edit_similarity(const std::string& output, const std::string& answer) {
-  const std::vector<char32_t> found = characters_of(first_code_line(output));
-  const std::vector<char32_t> wanted = characters_of(answer);
+  const std::u32string found = to_code_points(replace_invalid_utf8(first_code_line(output)));
+  const std::u32string wanted = to_code_points(replace_invalid_utf8(answer));
   if (found.empty() && wanted.empty()) {
     return 100;
   }

@@ -60,10 +60,8 @@ void add_vocabulary(std::string_view text, std::set<std::string>& words) {
 std::string lower_case(std::string_view given) {
   const std::string text = replace_invalid_utf8(given);
   std::string lower;
-  for (std::size_t at = 0; at < text.size();) {
-    const CodePoint code = code_point_at(text, at);
-    append_lowercase(lower, code.value);
-    at += code.length;
+  for (const Character& character : Characters(text)) {
+    append_lowercase(lower, character.value);
   }
   return lower;
 }
@@ -72,17 +70,15 @@ std::vector<std::string> split_words(std::string_view given) {
   const std::string text = replace_invalid_utf8(given);
   std::vector<std::string> words;
   bool open = false;
-  for (std::size_t at = 0; at < text.size();) {
-    const CodePoint code = code_point_at(text, at);
-    const bool inside = !is_space(code.value);
+  for (const Character& character : Characters(text)) {
+    const bool inside = !is_space(character.value);
+    if (inside && !open) {
+      words.emplace_back();
+    }
     if (inside) {
-      if (!open) {
-        words.emplace_back();
-      }
-      words.back() += text.substr(at, code.length);
+      words.back() += character.bytes;
     }
     open = inside;
-    at += code.length;
   }
   return words;
 }
