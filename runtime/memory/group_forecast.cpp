@@ -44,16 +44,20 @@ std::int64_t GroupForecast::layer_bytes(const GroupTokens& tokens) const {
          static_cast<std::int64_t>(layers_.size());
 }
 
-// Where the text decides which tokens are latents: as many exact tokens as there can be, and a begun page and block of
-// either form of the others.
+// A running policy goes on to drop tokens, exact ones or latents as the text has it.
+bool GroupForecast::leaves_later() const { return policy().is_running() && budget_.is_laid_out; }
+
 std::int64_t GroupForecast::bytes() const {
-  const bool leaves_later = policy().is_running() && budget_.is_laid_out;
   const bool merges_some = !policy().is_full() && plan().compression.rule != MergeRule::kNone;
-  if (!is_compressed_ || (!leaves_later && !merges_some) || !decides(spec_)) {
-    return bytes_of(kept_);
-  }
+  const bool text_decides = is_compressed_ && decides(spec_) && (leaves_later() || merges_some);
+  return text_decides ? most_bytes() : bytes_of(kept_);
+}
+
+// As many exact tokens as there can be, and a begun page and block of either form of the others.
+std::int64_t GroupForecast::most_bytes() const {
   KeptGroupTokens kept = kept_;
   GroupTokens& tokens = kept.tokens;
+  const bool leaves_later = this->leaves_later();
   if (leaves_later) {
     const std::int64_t until_block = kvc::tokens_until_due(plan(), spec_, {});
     tokens.pending = std::min(rows(), until_block);

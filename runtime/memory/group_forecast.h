@@ -29,7 +29,9 @@ class GroupForecast : public LayerForecast {
  private:
   void store(int layer, std::int64_t count) override;
   void remove(std::int64_t count, bool is_step) override;
+  bool leaves_later() const;
   std::int64_t bytes_of(KeptGroupTokens kept) const;
+  std::int64_t most_bytes() const;
   void note_forms(const GroupTokens& tokens);
 
   int group_;
