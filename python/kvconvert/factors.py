@@ -56,10 +56,14 @@ class Factors:
 
 
 def block_of(index: int, spec: dict) -> Block:
+    """Raises TypeError and KeyError for a spec that describes no block."""
+    counts = spec["coefficients"]
+    if len(counts) != 9 or any(type(count) is not int or count < 0 for count in counts):
+        raise TypeError(f"coefficients of block {index}: {counts}, expected nine numbers of at least 0")
     return Block(
         index=index, first_layer=spec["first_layer"], num_layers=spec["num_layers"], head=spec.get("head"),
         part=spec.get("part", "both"), bases=spec.get("bases", 1), rotated=spec.get("rotated", False),
-        coefficients=list(spec["coefficients"]), gain=spec["gain"])
+        coefficients=list(counts), gain=spec["gain"])
 
 
 def open_tensors(directory: pathlib.Path) -> list[tuple[pathlib.Path, safe_open]]:
@@ -129,7 +133,7 @@ class TensorFiles:
 
 def basis_channels(bases: int, head_dim: int, num_pairs: int) -> torch.Tensor:
     """Channels of each basis: neighbouring rotary pairs, then channels without RoPE. [bases, head_dim / bases]"""
-    pair, rest = torch.arange(num_pairs), torch.arange(2 * num_pairs, head_dim)
+    pair, rest = torch.arange(num_pairs, device="cpu"), torch.arange(2 * num_pairs, head_dim, device="cpu")
     half = len(rest) // 2
     first, second = torch.cat((pair, rest[:half])), torch.cat((pair + num_pairs, rest[half:]))
     return torch.cat((first.view(bases, -1), second.view(bases, -1)), 1)
@@ -171,7 +175,7 @@ def _join_bases(files: TensorFiles, prefix: str, block: Block, encoder: torch.Te
     if block.rotated and (decoder != 0).sum(0).max() > 1:
         raise ConversionError(f"{prefix}decoder: a rotated coefficient of two channels, expected of one; export again")
     places = channels[basis]  # [k, width]
-    return torch.zeros(k, n).scatter(1, places, encoder), torch.zeros(n, k).scatter(0, places.t().contiguous(), decoder)
+    return encoder.new_zeros(k, n).scatter(1, places, encoder), decoder.new_zeros(n, k).scatter(0, places.t().contiguous(), decoder)
 
 
 def _rounded(encoder: torch.Tensor) -> torch.Tensor:
@@ -189,10 +193,10 @@ def load_factors(files: TensorFiles, block: Block, num_kv_heads: int, head_dim: 
     token about a mean of its own. Raises ConversionError."""
     prefix, k = f"kvconvert.coded.{block.index}.", block.num_coefficients
     n = block.channels(num_kv_heads, head_dim)
-    channels = torch.empty(0, 0, dtype=torch.long)
+    channels = torch.empty(0, 0, dtype=torch.long, device="cpu")
     if block.bases > 1:
         channels = basis_channels(block.bases, head_dim, num_pairs)
-    if prefix + "decoder_codes" in files:
+    if block.bases == 1 and prefix + "decoder_codes" in files:
         encoder, decoder = _decode_basis(files, prefix, n, k)
     else:
         width = n // block.bases
@@ -202,6 +206,6 @@ def load_factors(files: TensorFiles, block: Block, num_kv_heads: int, head_dim: 
     steps = files.get(prefix + "steps", (k,))
     if (steps <= 0).any():
         raise ConversionError(f"{prefix}steps: a step that is not positive; export again")
-    first = files.get(prefix + "first", (n,)) if codes_first else torch.empty(0)
+    first = files.get(prefix + "first", (n,)) if codes_first else steps[:0]
     return Factors(_rounded(encoder).contiguous(), decoder.contiguous(), files.get(prefix + "mean", (n,)), steps,
                    channels.flatten().to(torch.int32), first)

@@ -61,7 +61,7 @@ BasisTransform load_transform(const Checkpoint& checkpoint, const BlockShape& bl
                               const at::Tensor& channels) {
   const std::string& prefix = block.prefix;
   const std::int64_t k = block.k;
-  if (checkpoint.contains(basis_code_name(prefix))) {
+  if (block.spec.bases == 1 && checkpoint.contains(basis_code_name(prefix))) {
     const BasisTransform transform =
         decode_basis(load_basis_codes(checkpoint, prefix, block.n, k), k, prefix + "*");
     return {transform.encoder.to(at::kFloat), transform.decoder.to(at::kFloat)};

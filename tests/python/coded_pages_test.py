@@ -11,6 +11,7 @@ import unittest
 from coded_cases import FORMS, HEADS, POSITIONS, Case, angles, plan_of, widths_for, write
 
 import torch
+from kvconvert._ops import ops
 from kvconvert.codes import TILE, CodedCheckpoint, exact_start
 from kvconvert.factors import ConversionError, basis_channels, block_of, load_factors
 from kvconvert.tiled_attention import attend_prompt
@@ -231,6 +232,75 @@ class Pages(unittest.TestCase):
             case.checkpoint.open(case.layers, bent, num_query_heads=6)
 
 
+    def test_nothing_depends_on_torchs_defaults(self):
+        expected = Case(self.directory, "pairs", "head").stored()
+        self.addCleanup(torch.set_default_dtype, torch.float32)
+        self.addCleanup(torch.set_default_device, None)
+        for dtype, device in ((torch.bfloat16, None), (torch.float64, None), (torch.float32, "meta")):
+            case = Case(self.directory, "pairs", "head")
+            torch.set_default_dtype(dtype)
+            torch.set_default_device(device)
+            case.codes = case.checkpoint.open(case.layers, case.rope, num_query_heads=6, interleaved=False)
+            case.checkpoint.open(case.layers, None, num_query_heads=6, interleaved=True)
+            torch.set_default_dtype(torch.float32)
+            torch.set_default_device(None)
+            self.assertTrue(torch.equal(case.stored(), expected))
+
+    def test_what_is_no_number_stays_so(self):
+        case = Case(self.directory, "rotated", "head")
+        pages, length = case.stored(), torch.tensor([100], dtype=torch.int32)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            query = torch.full((1, 6, 32), torch.nan, dtype=dtype)
+            out = torch.zeros_like(query)
+            case.codes.attend(out, query, pages, case.table, length)
+            self.assertTrue(out.isnan().all(), dtype)
+
+
+class Descriptions(unittest.TestCase):
+    """What the operator `open` is told about the keys and the values of one KV head, 32 channels each."""
+
+    def open(self, heads=4, kv_heads=1, window=0, scale=(0.2, 0.0), bases=1, rotated=0, parts=(1, 2), coefficients=(0,) * 8 + (32,),
+             channels=range(32), has_first=(0, 0), decoder=None):
+        blocks, factors, count = [], [], sum(coefficients)
+        for part, first in zip(parts, has_first):
+            is_key = part == 1
+            blocks += [0, part, bases if is_key else 1, rotated if is_key else 0, 0, *coefficients]
+            dense = torch.randn(32, count)
+            factors += [torch.randn(count, 32), dense if decoder is None or not is_key else decoder, torch.randn(32), torch.ones(count),
+                        torch.tensor(channels if is_key and bases != 1 else (), dtype=torch.int32), torch.randn(32 * first)]
+        handle = ops().open([1, heads, kv_heads, 32, 0, window], torch.tensor(scale), *angles(16), blocks, factors)
+        ops().close(handle)
+
+    def test_one_that_fits(self):
+        self.open()
+        pairs = torch.zeros(32, 32)
+        for channel in range(32):
+            pairs[channel, channel] = 1
+        self.open(bases=16, decoder=pairs)
+        self.open(bases=16, rotated=1, decoder=pairs)
+
+    def test_those_that_do_not_are_refused(self):
+        several, shared = torch.zeros(32, 32), torch.zeros(32, 32)
+        several[:2, :3] = 1  # three coefficients of a pair
+        shared[1:3, 0] = 1  # one of two pairs
+        pair = torch.zeros(32, 32)
+        pair[:2, 0] = 1
+        for message, options in {
+                "5 heads on 2 KV heads": {"heads": 5, "kv_heads": 2}, "4 heads on 0 KV heads": {"kv_heads": 0},
+                "a window of -5": {"window": -5}, "the scale and the softcap, found 1": {"scale": (0.2,)},
+                "the scale and the softcap, found 0": {"scale": ()}, "0 bases, expected": {"bases": 0}, "5 bases, expected": {"bases": 5},
+                "part 7": {"parts": (7, 2)}, "rotated keys in 4 bases": {"bases": 4, "rotated": 1},
+                "fewer than 0 coefficients": {"coefficients": (0, -40, 0, 0, 0, 0, 0, 0, 72)},
+                "not 0 to 31, each once": {"bases": 16, "channels": [1] * 32},
+                "are not 0 to 31": {"bases": 16, "channels": [10**6] * 32},
+                "a basis of 2 channels has more": {"bases": 16, "decoder": several},
+                "coefficient 0 has channels of several bases": {"bases": 16, "decoder": shared},
+                "rotated coefficient 0 has 2 channels": {"bases": 16, "rotated": 1, "decoder": pair},
+                "expected in all or none": {"has_first": (1, 0)}}.items():
+            with self.subTest(**options), self.assertRaisesRegex(RuntimeError, message):
+                self.open(**options)
+
+
 class Directories(unittest.TestCase):
     def refused(self, message, change=None, form="rotated", config=None):
         with tempfile.TemporaryDirectory() as name:
@@ -258,10 +328,26 @@ class Directories(unittest.TestCase):
         self.refused("is not finite", change("decoder", lambda old: old.clone().fill_(torch.nan)))
         self.refused("not positive", change("steps", lambda old: -old))
         self.refused("a number that is no basis", change("basis", lambda old: old + 0.5))
+
+        def store_codes(tensors, plan):
+            """In place of the factors of bases, those of one basis."""
+            for suffix in ("encoder", "decoder", "basis"):
+                tensors.pop(name + suffix)
+            tensors |= {name + "decoder_codes": torch.eye(32, dtype=torch.int8), name + "decoder_scale": torch.ones(32),
+                        name + "channel_scale": torch.ones(32)}
+
+        self.refused("kvconvert.coded.0.encoder: no file of the directory has this tensor", store_codes, form="pairs")
         self.refused("more coefficients", change("basis", lambda old: old * 0))
         self.refused("of two channels", change("decoder", torch.ones_like))
         self.refused("no file of the directory", lambda tensors, plan: tensors.pop(name + "steps"))
         self.refused("does not cover", lambda tensors, plan: plan.update(coded=plan["coded"][:1]))
+
+    def test_counts_that_are_none(self):
+        for counts in ([0, -400, 0, 0, 0, 0, 0, 0, 432], [0] * 8, [0] * 8 + [32.0], [0] * 8 + ["32"]):
+            plan = plan_of("pairs", "head", 32)
+            plan["coded"][0]["coefficients"] = counts
+            self.refused("config.json: kvconvert.plan.coded: .*expected nine numbers of at least 0",
+                         config=json.dumps({"kvconvert": {"format": 1, "plan": plan}}))
 
     def test_factors_of_8_bits(self):
         """Codes with a scale per coefficient, and a low byte of the first three."""
