@@ -176,13 +176,13 @@ class LayerCodes:
         self.exact_tiles: int = checkpoint.exact_tiles
         self._handle = None
         if rope is None:
-            rope = (torch.empty(1 << 30, 0), torch.empty(1 << 30, 0))  # any number of positions without pairs
+            rope = (torch.empty(1 << 30, 0, device=_CPU), torch.empty(1 << 30, 0, device=_CPU))  # any number of positions without pairs
         cos, sin = (checkpoint.on_device(part, _CPU).to(torch.float32).contiguous() for part in rope)
         pairs = cos.shape[1]
         self._order = self._back = None
         if interleaved:  # factors have the first channels of all pairs, then the second ones
-            rest = torch.arange(2 * pairs, self.head_dim)
-            order = torch.cat((torch.arange(0, 2 * pairs, 2), torch.arange(1, 2 * pairs, 2), rest))
+            first = torch.arange(0, 2 * pairs, 2, device=_CPU)
+            order = torch.cat((first, first + 1, torch.arange(2 * pairs, self.head_dim, device=_CPU)))
             self._order, self._back = order.to(device), order.argsort().to(device)
         numbers, tensors = [], []
         for block in blocks:
@@ -191,7 +191,7 @@ class LayerCodes:
             tensors += [factors.encoder, factors.decoder, factors.mean, factors.steps, factors.channels, factors.first]
             numbers += [-1 if block.head is None else block.head, PARTS[block.part], block.bases, int(block.rotated),
                         int(block.gain), *block.coefficients]
-        scales = torch.tensor([self.head_dim**-0.5 if scale is None else scale, softcap], device=_CPU)
+        scales = torch.tensor([self.head_dim**-0.5 if scale is None else scale, softcap], dtype=torch.float32, device=_CPU)
         self.tile_bytes: int = sum(block.tile_bytes for block in blocks)
         self._ops = ops()
         self._open(checkpoint, [len(layers), num_query_heads, heads, self.head_dim, first_head, window], scales, cos, sin, numbers,

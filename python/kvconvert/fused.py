@@ -123,5 +123,5 @@ class FusedCheckpoint(ConvertedCheckpoint):
                                 (len(sources), 2, width // 2) if turned else (len(sources), width))
         return Fusion(
             sources, weight.unflatten(-1, (self.num_kv_heads, -1)),
-            torch.tensor(heads).view(len(sources), self.num_kv_heads) if heads else None,
+            torch.tensor(heads, device="cpu").view(len(sources), self.num_kv_heads) if heads else None,
             basis_channels(1, self.head_dim, num_turned)[0] if turned else None)

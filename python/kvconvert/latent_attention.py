@@ -11,7 +11,8 @@ from kvconvert.device_prompts import Joined, softmax
 from kvconvert.latents import Latents, turned
 
 _TOKENS_TOGETHER = 2048  # of all sequences, whose keys are rebuilt in one go
-_NO_ANGLES = torch.empty(0, 0)
+_FLOAT = {"dtype": torch.float32, "device": "cpu"}
+_NO_ANGLES = torch.empty(0, 0, **_FLOAT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +51,9 @@ def attend_rows(latents: Latents, place: int, query: torch.Tensor, rows: StoredR
     of_latents, of_exact = _seen(rows, form.window)
     if not tiled_attention.has_kernel(query.device):
         return _attend_in_torch(latents, place, query, rows, of_latents, of_exact, scale, softcap)
-    spans = torch.tensor(of_latents)
-    sums = torch.zeros(size, heads, latents.group.value_rank)
-    scales = torch.stack((torch.full((size, heads), float("-inf")), torch.zeros(size, heads)), 1)
+    spans = torch.tensor(of_latents, device="cpu")
+    sums = torch.zeros(size, heads, latents.group.value_rank, **_FLOAT)
+    scales = torch.stack((torch.full((size, heads), float("-inf"), **_FLOAT), torch.zeros(size, heads, **_FLOAT)), 1)
     query, step, most = query.contiguous(), max(TILE, _TOKENS_TOGETHER // size), max(rows.counts)
     for first in range(min(span[0] for span, in of_latents), most, step):
         keys = latents.plain_keys(place, rows.latents[:, first:min(first + step, most)])
@@ -63,7 +64,7 @@ def attend_rows(latents: Latents, place: int, query: torch.Tensor, rows: StoredR
     if max(rows.exact_counts) == 0:
         return values.to(query.dtype)
     out = torch.empty_like(query)
-    ops().join_exact(out, query, values, scales, rows.keys, rows.values, torch.tensor(of_exact), scale, softcap)
+    ops().join_exact(out, query, values, scales, rows.keys, rows.values, torch.tensor(of_exact, device="cpu"), scale, softcap)
     return out
 
 

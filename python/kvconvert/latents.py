@@ -52,8 +52,8 @@ def group_of(index: int, spec: dict) -> LatentGroup:
 
 def device_refusal(groups: list[LatentGroup], head_dim: int) -> str | None:
     """What kernels of GPUs do not take, with the way out; None: nothing."""
-    if head_dim > _DEVICE_CHANNELS:
-        return (f"latents of heads of {head_dim} channels run on the CPU, and GPUs take up to {_DEVICE_CHANNELS}; convert with "
+    if head_dim > _DEVICE_CHANNELS or head_dim % 2:
+        return (f"latents of heads of {head_dim} channels run on the CPU, and GPUs take even numbers up to {_DEVICE_CHANNELS}; convert with "
                 "--method coded, or run on the CPU")
     ranks = [rank for group in groups for rank in (group.key_rank, group.value_rank) if rank % _DEVICE_STEP]
     if ranks:

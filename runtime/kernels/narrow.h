@@ -14,9 +14,12 @@ enum class Rounding {
   kUp
 };  // nearest: ties to even; down: towards minus infinity
 
-// Saturates at +-65504.
+// Saturates at +-65504; NaN stays NaN.
 inline std::uint16_t narrow_float16(float x, Rounding rounding) {
   const bool negative = std::signbit(x);
+  if (std::isnan(x)) {
+    return negative ? 0xFE00 : 0x7E00;
+  }
   const float size = std::min(std::fabs(x), 65504.0f);
   const int exponent = size == 0 ? -14 : std::max(std::ilogb(size), -14);
   const float steps = std::ldexp(size, 10 - exponent);  // exact

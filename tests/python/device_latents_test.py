@@ -117,7 +117,8 @@ class DeviceLatents(unittest.TestCase):
 
     def test_refusals(self):
         for message, options in {"rank 7 run on the CPU, and GPUs take multiples of 8": {"ranks": (7, 16)},
-                                 "heads of 136 channels run on the CPU, and GPUs take up to 128": {"head_dim": 136},
+                                 "heads of 136 channels run on the CPU, and GPUs take even numbers up to 128": {"head_dim": 136},
+                                 "heads of 33 channels run on the CPU": {"head_dim": 33},
                                  "the model is float32, expected bfloat16": {"dtype": torch.float32}}.items():
             with self.assertRaisesRegex(ConversionError, message):
                 DeviceCase([3], [1], **options)

@@ -152,15 +152,19 @@ class CodedCache(Cache):
         first_kept = (last // TILE - exact).clamp(min=0) * TILE
         kept = (index >= 0) & (index >= first_kept)
         places = open_tile(rows[:, None], index, each) * TILE + index % TILE
-        # Where more was taken back than is kept, open tiles are read from codes.
-        old = self._kept_from or [0] * len(lengths)
-        begin = [min(known, exact_start(count, exact)) for known, count in zip(old, past)]
-        refills = [(row, first, min(TILE, count - first)) for row, count in enumerate(past)
-                   for first in range(begin[row], min(old[row], count), TILE)]
-        self._kept_from = [max(pair) for pair in zip(begin, first_kept[:, 0].tolist())]
         read = last - TILE * torch.arange(exact - 1, -1, -1, device=index.device)
         return Step(index, past, lengths, lens.int(), slots, open_tile(rows[:, None], read.clamp(min=0), each).int(), kept,
-                    places[kept], refills)
+                    places[kept], self._refill(past, first_kept[:, 0].tolist()))
+
+    def _refill(self, past: list[int], first_kept: list[int]) -> list[tuple[int, int, int]]:
+        """Step.refills of a step behind which each row's exact rows begin at first_kept. A step reads open tiles from codes where
+        crop() took back more tokens than have exact rows."""
+        exact = self.codes.exact_tiles
+        old = self._kept_from or [0] * len(past)
+        begin = [min(known, exact_start(count, exact)) for known, count in zip(old, past)]
+        self._kept_from = [max(pair) for pair in zip(begin, first_kept)]
+        return [(row, first, min(TILE, count - first)) for row, count in enumerate(past)
+                for first in range(begin[row], min(old[row], count), TILE)]
 
     def _new_columns(self, batch, columns, num_tokens, device, mask) -> torch.Tensor | None:
         """bool [batch, num_tokens], False for padding; None without padding."""
@@ -248,13 +252,13 @@ class CodedCache(Cache):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Each row as many times, one after the other."""
-        self._take_rows(torch.arange(len(self._lengths or ())).repeat_interleave(repeats))
+        self._take_rows(torch.arange(len(self._lengths or ()), device="cpu").repeat_interleave(repeats))
         for layer in self.layers:
             layer.batch_repeat_interleave(repeats) if not isinstance(layer, CodedLayer) else None
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Only these rows."""
-        rows = torch.arange(len(self._lengths or ()))[indices.cpu()]
+        rows = torch.arange(len(self._lengths or ()), device="cpu")[indices.cpu()]
         self._take_rows(rows)
         for layer in self.layers:
             layer.batch_select_indices(indices) if not isinstance(layer, CodedLayer) else None
