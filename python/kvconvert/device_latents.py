@@ -2,6 +2,7 @@
 that was built with CUDA has (runtime/ops/device_latents.h)."""
 
 import dataclasses
+import threading
 
 import torch
 
@@ -27,8 +28,8 @@ class _Queries:
     most_past: int
 
 
-class _LatestQueries:
-    """Those of the last step, which layers with one window share."""
+class _LatestQueries(threading.local):
+    """Those of a thread's last step, which layers with one window share."""
 
     def __init__(self) -> None:
         self._past = self._starts = None

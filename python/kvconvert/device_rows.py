@@ -3,6 +3,7 @@
 
 import dataclasses
 import functools
+import threading
 from typing import ClassVar
 
 import torch
@@ -14,27 +15,34 @@ from kvconvert.row_pages import LayerRows
 _CHANNELS = (32, 64, 128)  # of a head; of one source also 256
 
 
-class _LatestStep:
-    """Addresses of pages and the first tokens that are seen, which the layers of a step share."""
+class _Step:
+    """What the layers of a step share."""
 
-    def __init__(self) -> None:
-        self._table = self._lens = None
-        self._start = 0
-        self._addresses: torch.Tensor | None = None
+    def __init__(self, pages: torch.Tensor, table: torch.Tensor, lens: torch.Tensor, max_tokens: int):
+        self._made_of = (table, lens, pages.data_ptr(), max_tokens)
         self._first: dict[int, torch.Tensor] = {}
+        self.addresses = page_addresses(pages, table[:, :-(-max_tokens // pages.shape[3])])  # int64 [S, pages]
+        self.lens = lens.clamp(max=max_tokens)  # kernels have room for as many
 
-    def find(self, pages: torch.Tensor, table: torch.Tensor, lens: torch.Tensor, count: int,
-             window: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """int64 [S, count] of a sequence's first `count` pages; int32 [S], empty without a window."""
-        if self._table is not table or self._lens is not lens or self._start != pages.data_ptr():
-            self._table, self._lens, self._start, self._first = table, lens, pages.data_ptr(), {}
-            self._addresses = page_addresses(pages, table[:, :count])
+    def is_of(self, pages: torch.Tensor, table: torch.Tensor, lens: torch.Tensor, max_tokens: int) -> bool:
+        own_table, own_lens, *numbers = self._made_of
+        return own_table is table and own_lens is lens and numbers == [pages.data_ptr(), max_tokens]
+
+    def first_seen(self, window: int) -> torch.Tensor:
+        """int32 [S], empty without a window."""
         if window not in self._first:
-            self._first[window] = (lens - window).clamp_(min=0) if window else lens[:0]
-        return self._addresses, self._first[window]
+            self._first[window] = (self.lens - window).clamp_(min=0) if window else self.lens[:0]
+        return self._first[window]
 
 
-_latest = _LatestStep()
+_latest = threading.local()  # engines may run in several threads
+
+
+def _step_of(pages: torch.Tensor, table: torch.Tensor, lens: torch.Tensor, max_tokens: int) -> _Step:
+    step = getattr(_latest, "step", None)
+    if step is None or not step.is_of(pages, table, lens, max_tokens):
+        step = _latest.step = _Step(pages, table, lens, max_tokens)
+    return step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,13 +65,13 @@ class DeviceLayerRows(LayerRows):
             raise ValueError(f"pages: {pages.dtype}, expected {query.dtype}, as the query")
         tokens, heads = pages.shape[3:5]
         max_tokens = min(max_tokens, block_table.shape[1] * tokens)
-        addresses, first = _latest.find(pages, block_table, lens, -(-max_tokens // tokens), self.window)
-        parts = self._parts(query.device)
-        places = torch.add(addresses, parts[:, None, None], alpha=pages.stride(2) * pages.itemsize)
+        step, parts = _step_of(pages, block_table, lens, max_tokens), self._parts(query.device)
+        places = torch.add(step.addresses, parts[:, None, None], alpha=pages.stride(2) * pages.itemsize)
         query = query.contiguous()
         result = out if out.is_contiguous() else torch.empty_like(query)
         factors = [factor for fusion in self.fusions for factor in fusion.weight] if self.fusions else []
-        ops().attend_rows_device(result, query, places, lens, first, max_tokens, [heads, tokens], self.scale, self.softcap, factors)
+        ops().attend_rows_device(result, query, places, step.lens, step.first_seen(self.window), max_tokens, [heads, tokens],
+                                 self.scale, self.softcap, factors)
         if result is not out:
             out.copy_(result)
 

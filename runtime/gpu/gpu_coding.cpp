@@ -77,6 +77,7 @@ class TileEncoder {
     EncodeTokens encode{.of = blocks_,
                         .element = device_element(model_.dtype),
                         .positions = positions.const_data_ptr<std::int64_t>(),
+                        .num_positions = first + count,
                         .count = static_cast<int>(count),
                         .z = z.data_ptr<float>()};
     std::vector<at::Tensor> rows;  // until they are queued

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <limits>
 
 #include "runtime/ops/device_codes.h"
@@ -17,6 +19,22 @@ template <class T>
 T* device_numbers(const Tensor& tensor, ScalarType type, std::int64_t rank, const char* name) {
   check_numbers(tensor, type, rank, name);
   return static_cast<T*>(tensor.data_ptr());
+}
+
+// An error where one of the tensors lies on another device than `like`: kernels would follow its address.
+template <class Tensors>
+void check_device(const Tensors& tensors, const Tensor& like, const char* name) {
+  for (const Tensor& tensor : tensors) {
+    STD_TORCH_CHECK(tensor.numel() == 0 ||
+                        (tensor.is_cuda() == like.is_cuda() && tensor.is_cpu() == like.is_cpu() &&
+                         tensor.get_device_index() == like.get_device_index()),
+                    "kvconvert: ", name,
+                    ": tensors on several devices, expected all on that of the pages");
+  }
+}
+inline void check_device(std::initializer_list<std::reference_wrapper<const Tensor>> tensors,
+                         const Tensor& like, const char* name) {
+  check_device<std::initializer_list<std::reference_wrapper<const Tensor>>>(tensors, like, name);
 }
 
 inline DeviceElement device_element(const Tensor& rows, const char* name) {

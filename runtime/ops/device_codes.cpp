@@ -43,6 +43,7 @@ DeviceProgram DeviceCodes::store(const Memory& memory, const std::int64_t* slots
       .of = described(memory),
       .element = memory.element,
       .positions = positions,
+      .num_positions = shape_.num_positions,
       .count = count,
       .z = scratch.take<float>(static_cast<std::int64_t>(count) * image_.num_coefficients)};
   std::copy(keys.begin(), keys.end(), encode.keys);
@@ -146,7 +147,8 @@ DeviceProgram DeviceCodes::attend(const Memory& memory, const Sequences& sequenc
   const auto heads = static_cast<int>(shape_.num_heads);
   const auto head_dim = static_cast<int>(shape_.head_dim);
   const std::int64_t count = sequences.count, rows = count * heads;
-  const CodedSpan span{static_cast<int>(shape_.window), sequences.exact_tiles, image_.has_first};
+  const CodedSpan span{static_cast<int>(shape_.window), sequences.exact_tiles, image_.has_first,
+                       sequences.most_tokens};
   const int page_tokens = memory.pages.page_tiles * kScaledRows;
   PlacePages places{.of = described(memory),
                     .pages = memory.pages,

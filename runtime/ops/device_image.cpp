@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/arithmetic.h"
+#include "runtime/kernels/cuda/attention_limits.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/kernels/cuda/device_layout.h"
 #include "runtime/kernels/cuda/paged_tokens.h"
@@ -36,11 +37,6 @@ bool share_heads(const HeadBlocks& all) {
   });
 }
 
-// As check_coded_attention() has it.
-bool meets_heads(std::int64_t head_dim) {
-  return head_dim == 32 || head_dim == 64 || head_dim == 128 || head_dim == 256;
-}
-
 }  // namespace
 
 DeviceImage::DeviceImage(const PagedCodes::Shape& shape, const std::vector<PagedBlock>& all) {
@@ -57,8 +53,12 @@ DeviceImage::DeviceImage(const PagedCodes::Shape& shape, const std::vector<Paged
     refusal = "blocks of different numbers of KV heads";
   } else if (shape.num_layers > kMostPagedLayers) {
     refusal = "more than " + std::to_string(kMostPagedLayers) + " layers that are coded together";
-  } else if (are_met ? !meets_heads(shape.head_dim) : rebuilt_pairs(shape.head_dim) == 0) {
+  } else if (are_met ? !meets_heads(shape.head_dim)
+                     : shape.head_dim % 2 != 0 || rebuilt_pairs(shape.head_dim) == 0) {
     refusal = "heads of " + std::to_string(shape.head_dim) + " channels";
+  } else if (are_met && shape.num_heads / shape.num_kv_heads > most_met_heads(shape.head_dim)) {
+    refusal = std::to_string(shape.num_heads / shape.num_kv_heads) +
+              " query heads on each KV head of the forms pairs and rotated";
   }
   if (!refusal.empty()) {
     return;

@@ -50,6 +50,9 @@ void attend_latents_device(Tensor output, const Tensor& query, const Tensor& pla
       shape.size() == 5 && numbers.size() == 3 && factors.size() == 7 && query.dim() == 3,
       "kvconvert: attend_latents_device: expected 5 sizes, 3 numbers, 7 factors and "
       "queries [tokens, heads, channels]");
+  kvc::check_device({output, places, past, first, cos, sin, exact_output, exact_sums}, query,
+                    "attend_latents_device");
+  kvc::check_device(factors, query, "attend_latents_device");
   const std::int64_t count = query.size(0), heads = query.size(1), head_dim = query.size(2);
   const std::int64_t kv_heads = shape[0], rank = shape[1], key_rank = shape[2],
                      value_rank = shape[3];

@@ -33,7 +33,8 @@ std::int64_t open_device(const std::vector<std::int64_t>& shape, const Tensor& s
       kvc::describe_codes(shape, scale, cos, sin, blocks, factors);
   auto codes = std::make_shared<DeviceCodes>(described.shape, described.blocks);
   STD_TORCH_CHECK(codes->image().refusal.empty(), "kvconvert: GPUs do not serve ",
-                  codes->image().refusal, "; convert with `kvconvert --for vllm --form rotated`");
+                  codes->image().refusal, "; convert with `kvconvert --for vllm --form ",
+                  codes->image().are_met ? "keys" : "rotated", "`, or run on the CPU");
   return registry().add(codes);
 }
 
@@ -62,6 +63,9 @@ void store_device(std::int64_t handle, const Tensor& image, const Tensor& cos, c
       positions.size(0) == count && keys.size() == num_layers && values.size() == num_layers,
       "kvconvert: store: expected as many positions as slots, and keys and values of ", num_layers,
       " layers");
+  kvc::check_device({image, cos, sin, slots, positions}, pages, "store");
+  kvc::check_device(keys, pages, "store");
+  kvc::check_device(values, pages, "store");
   const DeviceCodes::Memory memory = kvc::memory_of(*codes, image, cos, sin, pages, keys.front());
   std::vector<kvc::EngineRows> of_keys, of_values;
   for (std::size_t i = 0; i < num_layers; ++i) {
@@ -85,6 +89,7 @@ void read_device(std::int64_t handle, std::int64_t layer, const Tensor& image, c
   const auto codes = registry().find(handle);
   const kvc::PagedCodes::Shape& shape = codes->shape();
   const std::int64_t count = keys.size(0);
+  kvc::check_device({image, cos, sin, page_numbers, keys, values}, pages, "read");
   const DeviceCodes::Memory memory = kvc::memory_of(*codes, image, cos, sin, pages, keys);
   kvc::check_tokens(shape, layer, first, count,
                     page_numbers.size(0) * memory.pages.page_tiles * kvc::kTileTokens);
@@ -132,6 +137,9 @@ void attend_device(std::int64_t handle, std::int64_t layer, const Tensor& image,
                    const Tensor& open_tiles) {
   const auto codes = registry().find(handle);
   const kvc::PagedCodes::Shape& shape = codes->shape();
+  kvc::check_device(
+      {image, cos, sin, output, query, block_table, tokens, open_keys, open_values, open_tiles},
+      pages, "attend");
   const DeviceCodes::Memory memory = kvc::memory_of(*codes, image, cos, sin, pages, query);
   for (const Tensor* rows : std::initializer_list<const Tensor*>{&query, &output}) {
     STD_TORCH_CHECK(rows->dim() == 3 && rows->is_contiguous() && rows->size(0) == query.size(0) &&

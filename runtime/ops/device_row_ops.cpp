@@ -82,6 +82,8 @@ void attend_rows_device(Tensor output, const Tensor& query, const Tensor& places
                   "kvconvert: attend_rows_device: expected 2 sizes, queries [tokens, heads, "
                   "channels] and places of 3 dimensions");
   const std::int64_t count = query.size(0);
+  kvc::check_device({output, places, lens, first}, query, "attend_rows_device");
+  kvc::check_device(factors, query, "attend_rows_device");
   for (const Tensor* rows : std::initializer_list<const Tensor*>{&query, &output}) {
     STD_TORCH_CHECK(rows->dim() == 3 && rows->is_contiguous() && rows->size(0) == count &&
                         rows->size(1) == query.size(1) && rows->size(2) == query.size(2) &&

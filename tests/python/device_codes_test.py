@@ -13,7 +13,7 @@ from unittest import mock
 LIBRARY = pathlib.Path(os.environ["KVC_BIN_DIR"]).parent / "lib/libkvconvert_ops_emulated.so"
 os.environ["KVCONVERT_OPS"] = str(LIBRARY)
 
-from coded_cases import FORMS, HEADS, ROOT, Case  # noqa: E402
+from coded_cases import FORMS, HEADS, POSITIONS, ROOT, Case  # noqa: E402
 
 import kvconvert.codes  # noqa: E402
 import kvconvert.device_codes  # noqa: E402
@@ -155,8 +155,30 @@ class DevicePages(unittest.TestCase):
         out = torch.empty(1, case.num_heads, 32, dtype=torch.bfloat16)
         with self.assertRaisesRegex(RuntimeError, "expected an int32 block table"):
             case.on_device.attend(out, out, pages, case.table.long(), torch.ones(1, dtype=torch.int32), max_tokens=1)
-        with self.assertRaisesRegex(RuntimeError, "GPUs do not serve heads of 48 channels; convert with"):
-            DeviceCodesCase(self.directory, "rotated", "head", head_dim=48)
+        for form, options, message in (
+                ("rotated", {"head_dim": 48}, "heads of 48 channels; convert with .*--form keys"),
+                ("keys", {"head_dim": 33, "num_pairs": 8}, "heads of 33 channels; convert with .* or run on the CPU"),
+                ("rotated", {"num_query_heads": 17 * HEADS}, "17 query heads on each KV head .*--form keys")):
+            with self.assertRaisesRegex(RuntimeError, f"GPUs do not serve {message}"):
+                DeviceCodesCase(self.directory, form, "head", **options)
+        elsewhere = torch.empty(1, case.num_heads, 32, dtype=torch.bfloat16, device="meta")
+        with self.assertRaisesRegex(RuntimeError, "tensors on several devices"):
+            case.on_device.attend(out, elsewhere, pages, case.table, torch.ones(1, dtype=torch.int32), max_tokens=1)
+
+    def test_numbers_that_are_too_large_lead_nowhere(self):
+        """A GPU's numbers are not checked: what is behind the tables is not read, and the scratch memory is long enough."""
+        for form, scope in (("rotated", "head"), ("full", "layer")):
+            case = DeviceCodesCase(self.directory, form, scope, scale=0.25)
+            pages = case.store_on_device([slice(0, case.tokens)])
+            query = torch.randn(1, case.num_heads, 32).to(torch.bfloat16)
+            expected, found = torch.empty_like(query), torch.empty_like(query)
+            case.on_device.attend(expected, query, pages, case.table, torch.tensor([64], dtype=torch.int32), max_tokens=64)
+            for length in (100, 200_000):
+                case.on_device.attend(found, query, pages, case.table, torch.tensor([length], dtype=torch.int32), max_tokens=64)
+                self.assertTrue(torch.equal(found, expected))
+            for position in (-1, POSITIONS, 10**9):
+                case.on_device.store(pages, case.slots[:1], torch.tensor([position]), [key[:1] for key in case.keys],
+                                     [value[:1] for value in case.values])
 
     def test_the_library_of_the_cpu_says_what_it_lacks(self):
         """In a process of its own: a library is loaded once."""

@@ -4,9 +4,11 @@
 On a GPU: KVC_TEST_DEVICE=cuda KVCONVERT_OPS=libkvconvert_ops.so device_rows_test.py
 """
 
+import concurrent.futures
 import itertools
 import os
 import pathlib
+import sys
 import unittest
 from unittest import mock
 
@@ -90,6 +92,26 @@ class DeviceRows(unittest.TestCase):
                 torch.testing.assert_close(out.double(), case.expected(reads), atol=4e-2, rtol=4e-2)
             case.lens = [64, 2]
             lens = torch.tensor(case.lens, dtype=torch.int32, device=DEVICE)
+
+    def test_threads_have_steps_of_their_own(self):
+        self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(1e-6)
+        cases = [DeviceCase(lens, heads=1, repeats=1) for lens in ([5, 9], [3, 20])]
+
+        def attend(case):
+            reads = case.reads(0, window=8)
+            return torch.stack([case.attend(reads) for _ in range(400)]), case.expected(reads)
+
+        with concurrent.futures.ThreadPoolExecutor(len(cases)) as threads:
+            for found, expected in threads.map(attend, cases):
+                torch.testing.assert_close(found.double(), expected.expand_as(found), atol=4e-2, rtol=4e-2)
+
+    def test_lengths_that_are_too_large_lead_nowhere(self):
+        case = DeviceCase([64, 64])
+        reads, out = case.reads(0), torch.empty_like(case.query)
+        lens = torch.tensor([100, 1_000_000], dtype=torch.int32, device=DEVICE)
+        reads.attend(out, case.query, case.pages, case.table, lens, 64)
+        torch.testing.assert_close(out.double(), case.expected(reads), atol=4e-2, rtol=4e-2)
 
     def test_strided_queries_and_outputs(self):
         case = DeviceCase([40, 20])

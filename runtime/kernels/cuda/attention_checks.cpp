@@ -5,6 +5,7 @@
 
 #include "runtime/kernels/cuda/attention_codes.h"
 #include "runtime/kernels/cuda/attention_dense.h"
+#include "runtime/kernels/cuda/attention_limits.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 
 namespace kvc {
@@ -180,8 +181,8 @@ LaunchError check_rank_attention(const RankAttention& params) {
 
 LaunchError check_coded_attention(const CodedAttention& params) {
   const std::string name = "coded attention: ";
-  const int head_dim = params.head_dim, most_heads = head_dim <= 128 ? 16 : 8;
-  if (head_dim != 32 && head_dim != 64 && head_dim != 128 && head_dim != 256) {
+  const int head_dim = params.head_dim, most_heads = most_met_heads(head_dim);
+  if (!meets_heads(head_dim)) {
     return name + "head_dim " + std::to_string(head_dim) + ", expected 32, 64, 128 or 256";
   }
   if (params.num_kv_heads <= 0 || params.num_heads % params.num_kv_heads != 0 ||

@@ -46,7 +46,7 @@ class CombineBlock {
     thread_.sync();
     for (int i = thread_.index(); i < kChannels; i += thread_.count()) {
       if (first_channel_ + i < params_.width) {
-        write(first_channel_ + i, total.sum > 0 ? sum_of_warps(i) / total.sum : 0.0f);
+        write(first_channel_ + i, total.sum == 0 ? 0.0f : sum_of_warps(i) / total.sum);
       }
     }
   }

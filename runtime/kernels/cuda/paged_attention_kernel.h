@@ -14,7 +14,8 @@ struct PlacePagesKernel : Kernel<PlacePages, 256> {
   template <class Thread>
   static KVC_DEVICE void run(const PlacePages& params, Thread& thread) {
     const int sequence = thread.block_x(), tile = thread.block_y();
-    const int tokens = params.tokens[sequence], coded = params.span.end(tokens);
+    const int tokens = params.span.within(params.tokens[sequence]);
+    const int coded = params.span.end(tokens);
     const int page_tokens = params.pages.page_tiles * kScaledRows;
     const int all = (coded + page_tokens - 1) / page_tokens;
     const int pages = all < params.most_pages ? all : params.most_pages;
@@ -58,7 +59,7 @@ struct OpenRowsOfHead {
 };
 KVC_HOST_DEVICE OpenRowsOfHead open_rows(const AttendOpen& params, int sequence, int kv_head,
                                          int part) {
-  const int tokens = params.tokens[sequence];
+  const int tokens = params.span.within(params.tokens[sequence]);
   const std::int64_t stride = static_cast<std::int64_t>(params.num_kv_heads) * params.head_dim;
   const std::int64_t channel = static_cast<std::int64_t>(kv_head) * params.head_dim;
   const int start = params.span.end(tokens) + part * kScaledRows;

@@ -29,6 +29,11 @@ KVC_HOST_DEVICE float centred_number(const EncodeTokens& params, const DeviceBlo
   return number - mean_at(params.of, rope, block, place, channel, position);
 }
 
+KVC_HOST_DEVICE std::int64_t within(const EncodeTokens& params, std::int64_t position) {
+  const std::int64_t last = params.num_positions - 1;
+  return position < 0 ? 0 : position < last ? position : last;
+}
+
 // A number of E.
 KVC_HOST_DEVICE float encoder_number(const PagedBlocks& of, const DeviceBlock& block,
                                      std::int64_t index) {
@@ -99,7 +104,7 @@ struct EncodeTokensKernel : Kernel<EncodeTokens, 128> {
       KVC_UNROLL
       for (int i = 0; i < kAtOnce; ++i) {
         const int token = from + i * step;
-        positions[i] = token < count ? params.positions[first + token] : 0;
+        positions[i] = token < count ? within(params, params.positions[first + token]) : 0;
       }
       KVC_UNROLL
       for (int i = 0; i < kAtOnce; ++i) {

@@ -66,6 +66,7 @@ struct EncodeTokens {
   DeviceRope ropes[kMostPagedLayers] = {};                                // the layers'
   DeviceElement element = DeviceElement::kBFloat16;                       // or float16
   const std::int64_t* positions = nullptr;                                // [count]
+  std::int64_t num_positions = 0;  // of the ropes; positions outside are read as the nearest
   int count = 0;
   float* z = nullptr;  // [count, of.num_coefficients]
 };
@@ -102,7 +103,12 @@ struct CodedSpan {
   int window = 0;          // the query sees as many last tokens, itself included; 0: all
   int exact_tiles = 1;     // read exactly: the query's own, and those before; 0: none
   bool has_first = false;  // token 0 is read apart from the others (DeviceBlock::first)
+  int most_tokens =
+      0x7FFFFFFF;  // that scratch memory is for; of a longer sequence only as many are read
 
+  KVC_HOST_DEVICE int within(int tokens) const {
+    return tokens < most_tokens ? tokens : most_tokens;
+  }
   KVC_HOST_DEVICE int end(int tokens) const {
     const int tiles = (tokens - 1) / kScaledRows + 1 - exact_tiles;
     return exact_tiles == 0 ? tokens : (tiles > 0 ? tiles : 0) * kScaledRows;

@@ -59,6 +59,7 @@ std::string check_store(PagedCase& paged, KernelBackend& backend) {
     encode.ropes[0] = paged.of.rope;
     encode.element = paged.element;
     encode.positions = backend.upload(positions);
+    encode.num_positions = kTokens;
     encode.count = last - first;
     encode.z = z + std::int64_t{first} * paged.of.num_coefficients;
     backend.run(encode);
