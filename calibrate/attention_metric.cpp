@@ -95,7 +95,10 @@ void AttentionMetric::add_head(std::int64_t head, const at::Tensor& plain,
   const at::Tensor value_rows = at::mm(values, gram), output_rows = at::mm(output, gram);
   at::Tensor moved = (output_rows * output).sum(1, true) + (value_rows * values).sum(1) -
                      at::mm(output, value_rows.t()).mul_(2);  // |W_o (v_j - o_i)|^2
-  moved = moved.clamp_min_(0).mul_(squared).mul_(config_.attention_scale * config_.attention_scale);
+  // A score is (R k)' R q, where both rotations are scaled by the attention factor. Below, q is turned to R'R q by rotations
+  // that are not.
+  const double factor = std::pow(config_.attention_factor(layer_), 2);
+  moved = moved.clamp_min_(0).mul_(squared).mul_(std::pow(config_.attention_scale * factor, 2));
   if (scores.slope.defined()) {
     moved.mul_(scores.slope.square());
   }

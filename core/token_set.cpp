@@ -54,6 +54,22 @@ void cut_sequences(TokenSet& tokens, const std::vector<std::int64_t>& ids,
 
 }  // namespace
 
+std::vector<std::size_t> spread_sequences(const TokenSet& tokens, std::size_t wanted) {
+  const std::size_t total = tokens.sequences.size();
+  const bool alternate = !tokens.self.is_null() && total > 1;
+  wanted = std::min(std::max<std::size_t>(wanted, alternate ? 2 : 1), total);
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < wanted; ++i) {
+    places.push_back(i * total / wanted);
+  }
+  const bool same = std::all_of(places.begin(), places.end(),
+                                [&](std::size_t place) { return place % 2 == places[0] % 2; });
+  for (std::size_t i = 1; alternate && same && i < wanted; i += 2) {
+    ++places[i];
+  }
+  return places;
+}
+
 std::int64_t TokenSet::num_tokens() const {
   std::int64_t total = 0;
   for (const auto& sequence : sequences) {

@@ -21,6 +21,10 @@ struct TokenSet {
   std::string hash() const;  // SHA-256 over everything above
 };
 
+// About `wanted` of the sequences, evenly spread, 1 to all of them. Where a model's own text alternates with another
+// (TokenSet::self), both are among them.
+std::vector<std::size_t> spread_sequences(const TokenSet& tokens, std::size_t wanted);
+
 void write_token_set(const std::filesystem::path& path,
                      const TokenSet& tokens);  // new file, atomic
 // `vocab_size` bounds the ids; 0 leaves them unchecked.

@@ -293,6 +293,11 @@ bool ModelConfig::depends_on_length(int index) const {
   return rope >= 0 && ropes[static_cast<std::size_t>(rope)].depends_on_length();
 }
 
+double ModelConfig::attention_factor(int index) const {
+  const int rope = layer(index).rope;
+  return rope >= 0 ? ropes[static_cast<std::size_t>(rope)].attention_factor : 1;
+}
+
 bool ModelConfig::same_kind(int layer_a, int layer_b) const {
   return layer(layer_a).window == layer(layer_b).window &&
          layer(layer_a).rope == layer(layer_b).rope;

@@ -113,8 +113,9 @@ struct ModelConfig {
   std::int64_t attended_dim() const { return num_heads * (mla ? mla->v_head_dim : head_dim); }
   std::int64_t rotary_width() const { return mla ? mla->qk_rope_head_dim : head_dim; }
   const LayerSpec& layer(int index) const { return layers[static_cast<std::size_t>(index)]; }
-  bool depends_on_length(int layer) const;  // its RoPE does
-  std::int64_t num_parameters() const;      // of the original text model
+  bool depends_on_length(int layer) const;   // its RoPE does
+  double attention_factor(int layer) const;  // of its RoPE; 1 without one
+  std::int64_t num_parameters() const;       // of the original text model
   // Layers may share a group only if they have the same window, RoPE and heads.
   bool same_kind(int layer_a, int layer_b) const;
 };

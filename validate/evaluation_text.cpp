@@ -117,10 +117,9 @@ void check_evaluation_text(const ValidateOptions& options, const ModelConfig& co
 
 Estimate calibration_nll(Engine& reference, const std::filesystem::path& path) {
   const TokenSet tokens = read_token_set(path, reference.config().vocab_size);
-  const std::size_t total = tokens.sequences.size(), wanted = std::min(kMostRows, total);
   std::vector<SequenceSum> nll;
-  for (std::size_t i = 0; i < wanted; ++i) {
-    const std::vector<std::int64_t>& row = tokens.sequences[i * total / wanted];
+  for (const std::size_t place : spread_sequences(tokens, kMostRows)) {
+    const std::vector<std::int64_t>& row = tokens.sequences[place];
     if (row.size() < 2) {
       continue;
     }

@@ -81,7 +81,9 @@ at::Tensor turned_samples(const at::Tensor& samples, const CodedBlock& block,
   const at::Tensor of_token = at::arange(samples.size(0), at::kDouble).mul_(kGolden).unsqueeze(1);
   const at::Tensor of_pair = at::arange(pairs.num_turned, at::kDouble).mul_(kPlastic);
   const at::Tensor angle = (of_token + of_pair).frac().mul_(2 * M_PI);
-  const at::Tensor cos = angle.cos().to(at::kFloat), sin = angle.sin().to(at::kFloat);
+  const double factor = config.attention_factor(block.first_layer);
+  const at::Tensor cos = angle.cos().mul_(factor).to(at::kFloat);
+  const at::Tensor sin = angle.sin().mul_(factor).to(at::kFloat);
   const at::Tensor a = samples.index_select(1, first), b = samples.index_select(1, second);
   return samples.index_copy(1, first, a * cos - b * sin).index_copy(1, second, a * sin + b * cos);
 }

@@ -31,15 +31,15 @@ constexpr std::int64_t kBitsWithGain = 4 * kGainBits;
 // are, it counts as a 16th of its sequence. As one token among thousands it would be clipped.
 constexpr std::int64_t kShareOfFirst = 16;
 
-// Sequences of about kSamples tokens, evenly spread.
+// Sequences of about kSamples tokens.
 TokenSet sample_tokens(const TokenSet& tokens) {
   TokenSet sample = tokens;
   const auto count = static_cast<std::int64_t>(tokens.sequences.size());
   const std::int64_t mean_length = std::max<std::int64_t>(1, tokens.num_tokens() / count);
-  const std::int64_t wanted = std::clamp<std::int64_t>(kSamples / mean_length, 1, count);
   sample.sequences.clear();
-  for (std::int64_t i = 0; i < wanted; ++i) {
-    sample.sequences.push_back(tokens.sequences[static_cast<std::size_t>(i * count / wanted)]);
+  for (const std::size_t place :
+       spread_sequences(tokens, static_cast<std::size_t>(kSamples / mean_length))) {
+    sample.sequences.push_back(tokens.sequences[place]);
   }
   return sample;
 }

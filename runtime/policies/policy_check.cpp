@@ -10,9 +10,8 @@ namespace {
 
 // True if the angles that turn keys depend on nothing but the distance.
 bool turns_by_position(const ModelConfig& config, int layer) {
-  const int rope = config.layer(layer).rope;
-  return rope >= 0 && !config.depends_on_length(layer) &&
-         config.ropes[static_cast<std::size_t>(rope)].attention_factor == 1;
+  return config.layer(layer).rope >= 0 && !config.depends_on_length(layer) &&
+         config.attention_factor(layer) == 1;
 }
 
 bool sees_a_window(const ModelConfig& config, int layer) {

@@ -169,7 +169,8 @@ TEST_P(CovarianceTest, DistancesAndQueriesCarryTheKeyMetricsWeights) {
   EXPECT_TRUE(equal_to(trace("query"), trace("key"), 1e-5));
   // Query 7 alone, whose distances end at 4: its length squared times the weights is the trace.
   const auto first = run({random_ids(1, 8, 96, 1).front()}, "d.h5", 1, true);
-  const at::Tensor query = seen.query[0][7].to(at::kDouble).square().sum(1);  // [num_heads]
+  const at::Tensor turned = seen.query[0][7].to(at::kDouble) / decoder.config().attention_factor(0);
+  const at::Tensor query = turned.square().sum(1);  // [num_heads]
   const at::Tensor weighted = (read_dataset(first, "/attention/0/distance_weight").sum(1) * query)
                                   .unflatten(0, {2, 2})
                                   .sum(1);
@@ -178,7 +179,7 @@ TEST_P(CovarianceTest, DistancesAndQueriesCarryTheKeyMetricsWeights) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, CovarianceTest,
-                         ::testing::Values("llama", "qwen2", "qwen3"));
+                         ::testing::Values("llama", "llama_yarn", "qwen2", "qwen3"));
 
 class CovarianceFileTest : public CovarianceTest {};
 INSTANTIATE_TEST_SUITE_P(Llama, CovarianceFileTest, ::testing::Values("llama"));

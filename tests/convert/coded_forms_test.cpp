@@ -81,6 +81,10 @@ TEST(BlockBasis, RotatedKeysHaveOneScaleForEachPair) {
   };
   EXPECT_TRUE(tensors_close(norms(turned), norms(samples), 1e-4));
   EXPECT_FALSE(tensors_close(turned, samples, 1));
+  // YaRN's rotations scale.
+  ModelConfig scaled = config;
+  scaled.ropes[0].attention_factor = 1.5;
+  EXPECT_TRUE(tensors_close(turned_samples(samples, block, scaled), turned * 1.5, 1e-5));
 }
 
 FormOption option(KeyTransform form, double products, std::vector<double> variances) {

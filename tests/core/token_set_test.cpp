@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+
 #include "core/error.h"
 #include "core/hdf5.h"
 #include "core/provenance.h"
@@ -89,6 +92,30 @@ TEST_F(TokenSetTest, RefusesLengthsThatDoNotCoverTheIds) {
     file.dataset("/ids", std::vector<std::int64_t>{1, 2, 3, 4, 5}, {5});
     file.close();
     EXPECT_THAT(refusal(), HasSubstr("do not add up"));
+  }
+}
+
+TEST(SpreadSequences, TakesThemEvenlyAndFromBothTexts) {
+  for (std::size_t total = 1; total <= 100; ++total) {
+    TokenSet tokens;
+    tokens.sequences.assign(total, {1});
+    for (std::size_t wanted = 0; wanted <= 9; ++wanted) {
+      for (const bool has_own : {false, true}) {
+        tokens.self = has_own ? Json::object() : Json(nullptr);
+        const std::vector<std::size_t> places = spread_sequences(tokens, wanted);
+        const std::size_t least = has_own ? 2 : 1;
+        EXPECT_EQ(places.size(), std::min(total, std::max(least, wanted)));
+        EXPECT_TRUE(std::adjacent_find(places.begin(), places.end(), std::greater_equal<>()) ==
+                    places.end());
+        EXPECT_LT(places.back(), total);
+        EXPECT_LE(total - places.back(), total / places.size() + 1);
+        const auto odd = std::count_if(places.begin(), places.end(),
+                                       [](std::size_t place) { return place % 2 == 1; });
+        EXPECT_TRUE(!has_own || total == 1 ||
+                    (odd > 0 && odd < static_cast<std::ptrdiff_t>(places.size())))
+            << total << " " << wanted;
+      }
+    }
   }
 }
 

@@ -1,5 +1,7 @@
 #include "tests/testing/statistics.h"
 
+#include <string_view>
+
 #include "core/hdf5.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/tensor_matchers.h"
@@ -28,7 +30,9 @@ namespace {
 
 Checkpoint checkpoint_of(const char* model_type, const std::filesystem::path& directory) {
   SyntheticCheckpoint synthetic;
-  synthetic.model_type = model_type;
+  const bool yarn = std::string_view(model_type) == "llama_yarn";
+  synthetic.model_type = yarn ? "llama" : model_type;
+  synthetic.rope_type = yarn ? "yarn" : "default";
   write_synthetic_checkpoint(directory, synthetic);
   return Checkpoint::open(directory);
 }

@@ -22,7 +22,7 @@ at::Tensor read_dataset(const std::filesystem::path& path, const std::string& da
 ::testing::AssertionResult equal_to(const at::Tensor& actual, const at::Tensor& expected,
                                     double relative);
 
-// A random checkpoint of the architecture that is the parameter.
+// A random checkpoint of the architecture that is the parameter, or one of llama with YaRN: "llama_yarn".
 class StatisticsTest : public ::testing::TestWithParam<const char*> {
  protected:
   StatisticsTest();

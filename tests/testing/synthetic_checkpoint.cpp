@@ -20,6 +20,10 @@ Json rope_parameters(const SyntheticCheckpoint& options, const ArchSpec& arch) {
   if (options.rope_type == "linear") {
     rope["factor"] = 2.0;
   }
+  if (options.rope_type == "yarn") {
+    rope["factor"] = 4.0;
+    rope["original_max_position_embeddings"] = options.max_position_embeddings / 4;
+  }
   if (options.rope_type == "llama3") {
     rope["factor"] = 8.0;
     rope["low_freq_factor"] = 1.0;

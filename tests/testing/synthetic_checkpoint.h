@@ -27,7 +27,7 @@ struct SyntheticCheckpoint {
   bool tied_embeddings = false;
   bool attention_bias = false;        // llama, qwen3; qwen2 always has biases of q, k and v
   bool mlp_bias = false;              // llama
-  std::string rope_type = "default";  // default, linear, llama3
+  std::string rope_type = "default";  // default, linear, llama3, yarn
   std::string dtype = "float32";      // float32, bfloat16, float16
   // Sliding window in tokens: mistral, and qwen from max_window_layers on.
   std::optional<std::int64_t> window{};
