@@ -34,6 +34,18 @@ class _Rows:
         return self.keys[span], self.values[span]
 
 
+@dataclasses.dataclass
+class _Seen:
+    """Rows that a block of queries reads. Query i sees tokens low[i] .. high[i] - 1, all of them between first and last - 1."""
+
+    rows: _Rows
+    low: torch.Tensor
+    high: torch.Tensor
+    first: int
+    last: int
+    shared_end: int  # every query's high is at least this
+
+
 class Joined:
     """Outputs float32 [..., channels] of the parts so far, and the logarithms of their sums [...]."""
 
@@ -93,20 +105,24 @@ class PromptBlocks:
         own = (torch.full_like(tokens, self.exact.first) if self.exact_step
                else (tokens // TILE - (self.exact_tiles - 1)).clamp_(min=0) * TILE)
         own_begin, own_end = self._exact_start(begin), self._exact_start(end - 1)
-        # All of the block's tokens see what lies from here on: codes before the block, and what a step brought before it.
-        from_here = self._seen_from(block + BLOCK - 1)
+        # All of the block's tokens see codes before the block, and what a step brought before it.
         coded_end, exact_end = (self.coded.last, block) if self.exact_step else (self._exact_start(block), 0)
-        for rows, low, high, first, last, shared_end in (
-                (self.coded, seen, own, self._seen_from(begin), min(own_end, self.coded.last), coded_end),
-                (self.exact, torch.maximum(seen, own), tokens + 1, max(self._seen_from(begin), own_begin), end, exact_end)):
-            first = max(first, rows.first)
-            shared, shared_end = max(first, from_here), min(shared_end, last)
-            if shared >= shared_end:
-                shared = shared_end = first
-            self._add_masked(joined, query, rows, first, shared, low, high)
-            self._add_shared(joined, query, rows, shared, shared_end)
-            self._add_masked(joined, query, rows, shared_end, last, low, high)
+        first_seen, shared_begin = self._seen_from(begin), self._seen_from(block + BLOCK - 1)
+        coded = _Seen(self.coded, seen, own, first_seen, min(own_end, self.coded.last), coded_end)
+        exact = _Seen(self.exact, torch.maximum(seen, own), tokens + 1, max(first_seen, own_begin), end, exact_end)
+        for part in (coded, exact):
+            self._add_part(joined, query, part, shared_begin)
         return joined.output
+
+    def _add_part(self, joined: Joined, query: torch.Tensor, part: _Seen, shared_begin: int) -> None:
+        """shared_begin: every query's low is at most this."""
+        first = max(part.first, part.rows.first)
+        begin, end = max(first, shared_begin), min(part.shared_end, part.last)
+        if begin >= end:
+            begin = end = first
+        self._add_masked(joined, query, part.rows, first, begin, part.low, part.high)
+        self._add_shared(joined, query, part.rows, begin, end)
+        self._add_masked(joined, query, part.rows, end, part.last, part.low, part.high)
 
     def _add_shared(self, joined: Joined, query: torch.Tensor, rows: _Rows, first: int, last: int) -> None:
         """Tokens that every query sees."""

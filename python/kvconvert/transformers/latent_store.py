@@ -54,25 +54,26 @@ class LatentStore:
             return self._decode(latents, place, last, *one, held, scale, softcap or 0.0).unsqueeze(2)
         if place == 0:
             self._new = []
-        rows, outputs = [], []
-        for row in range(len(step.lengths)):
-            real = step.index[row] >= 0
-            new = tuple(part[row][:, real].transpose(0, 1) for part in (key, value))
-            new += tuple(part[row][real] for part in held)
-            if held and self.model_latents.checkpoint.truncated:
-                new = (latents.keys(place, held[0][row][real], step.past[row]).to(key.dtype),
-                       latents.values(place, held[0][row][real]), held[0][row][real])
-            rows.append(new)
-            outputs.append(torch.zeros_like(query[row]))
+        self._new.append([self._new_rows(latents, place, step, row, key, value, held) for row in range(len(step.lengths))])
+        out = torch.zeros_like(query)
+        for row, new in enumerate(self._new[-1]):
             if len(new[0]):
+                real = step.index[row] >= 0
                 old = self._past(latents, place, row, step.past[row], query)
-                outputs[-1][:, real] = attend_prompt(
+                out[row][:, real] = attend_prompt(
                     query[row][:, real].transpose(0, 1), step.lengths[row], old, new[:2], scale, softcap or 0.0,
                     latents.forms[place].window, exact_step=True).transpose(0, 1)
-        self._new.append(rows)
         if last:
             self._take(latents)
-        return torch.stack(outputs)
+        return out
+
+    def _new_rows(self, latents: Latents, place: int, step: "Step", row: int, key: torch.Tensor, value: torch.Tensor, held: Rows) -> Rows:
+        """Those of a sequence's tokens in the step, without padding."""
+        real = step.index[row] >= 0
+        own = tuple(part[row][real] for part in held)
+        if held and self.model_latents.checkpoint.truncated:
+            return latents.keys(place, own[0], step.past[row]).to(key.dtype), latents.values(place, own[0]), *own
+        return *(part[row][:, real].transpose(0, 1) for part in (key, value)), *own
 
     def _past(self, latents: Latents, place: int, row: int, past: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a sequence's tokens that the next one sees, which is at position `past`; like: of their type, on
@@ -95,32 +96,30 @@ class LatentStore:
 
     def _take(self, latents: Latents) -> None:
         """Stores the tokens of a pass of several, after its last layer."""
-        due, stays = [], []  # of each sequence: tokens that leave the window; rows of each layer that stay exact
+        places = range(len(self.layers))
+        stays = []  # of each sequence: rows of each layer that stay exact
         for row, exact in enumerate(self.exact_counts):
-            new = [rows[row] for rows in self._new]
-            total = exact + len(new[0][0])
+            total = exact + len(self._new[0][row][0])
             leaving = max(0, total - self.sinks - self.window)
-
-            def span(layer: int, first: int, last: int) -> Rows:
-                """Of the exact rows and the new ones behind."""
-                old = tuple(part[row, first:min(last, exact)] for part in self.exact[layer])
-                late = tuple(part[max(first - exact, 0):max(last - exact, 0)] for part in new[layer])
-                return tuple(torch.cat(pair) for pair in zip(old, late)) if old else late
-
-            due.append(leaving)
-            places = range(len(self.layers))
             if leaving:
-                self._append(latents, row, [span(layer, self.sinks, self.sinks + leaving) for layer in places])
+                self._append(latents, row, [self._span(place, row, self.sinks, self.sinks + leaving) for place in places])
             sinks = min(self.sinks, total)
-            stays.append([tuple(torch.cat(pair) for pair in zip(span(layer, 0, sinks), span(layer, sinks + leaving, total)))
-                          for layer in places])
+            ends = ((self._span(place, row, 0, sinks), self._span(place, row, sinks + leaving, total)) for place in places)
+            stays.append([tuple(torch.cat(pair) for pair in zip(*both)) for both in ends])
             self.exact_counts[row] = total - leaving
         self._new = []
         self._grow_exact(stays[0])
         for row, layers in enumerate(stays):
-            for layer, rows in enumerate(layers):
-                for kept, part in zip(self.exact[layer], rows):
+            for kept_rows, rows in zip(self.exact, layers):
+                for kept, part in zip(kept_rows, rows):
                     kept[row, :len(part)] = part
+
+    def _span(self, place: int, row: int, first: int, last: int) -> Rows:
+        """Tokens first .. last - 1 of a sequence's exact rows and the new ones behind."""
+        exact = self.exact_counts[row]
+        old = tuple(part[row, first:min(last, exact)] for part in self.exact[place])
+        late = tuple(part[max(first - exact, 0):max(last - exact, 0)] for part in self._new[place][row])
+        return tuple(torch.cat(pair) for pair in zip(old, late)) if old else late
 
     def _append(self, latents: Latents, row: int, leaving: list[Rows]) -> None:
         """Makes latents of tokens that leave the exact rows: those of each layer."""
@@ -169,9 +168,8 @@ class LatentStore:
             for kept, part in zip(self.exact[place], new):
                 kept[batch, places] = part.to(kept.dtype)
             keys, values = self.exact[place][:2]
-        no_latents = key.new_zeros(len(batch), 0, latents.rank)
-        rows = StoredRows(no_latents if self.latents is None else self.latents, self.counts, keys, values, self.exact_counts,
-                          self.sinks)
+        stored = key.new_zeros(len(batch), 0, latents.rank) if self.latents is None else self.latents
+        rows = StoredRows(stored, self.counts, keys, values, self.exact_counts, self.sinks)
         out = attend_rows(latents, place, query, rows, scale, softcap)
         if last and not self.at_once:
             for row, exact in enumerate(self.exact_counts):

@@ -171,6 +171,19 @@ def _to_device(numbers: list[int], device: torch.device) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
+def _find_older_tiles(batch: PagedMetadata, s: Sequence, earlier: list[int], tile: int, open_tiles: OpenTiles) -> list[int]:
+    """Numbers of the open tiles that hold a sequence's tokens before the step: `earlier` ones in the pages, and `tile`, that of its
+    first query. Notes those that are read from codes."""
+    each = open_tiles.each
+    old = [open_tiles.place(page_tile, False) for page_tile in earlier[max(0, each - 1 - s.past // TILE) :]]
+    if s.past % TILE:
+        old.append(open_tiles.place(tile, False))
+    for place, first in zip(old, range(exact_start(s.past, each), s.past, TILE)):
+        if place.is_new:
+            batch.refills.append(Refill(s.row, place.number, first, min(TILE, s.past - first)))
+    return [place.number for place in old]
+
+
 def _find_open_tiles(batch: PagedMetadata, open_tiles: OpenTiles) -> None:
     """Where the step's open tiles are kept, and which of its tokens are."""
     open_tiles.begin_step()
@@ -180,16 +193,7 @@ def _find_open_tiles(batch: PagedMetadata, open_tiles: OpenTiles) -> None:
         is_short = s.row < batch.num_short_sequences
         # What a prompt's next token reads; of short queries every tile, as they are read from there.
         begin = s.past if is_short else max(s.past, exact_start(s.length - 1, each))
-        old = [open_tiles.place(tile, False) for tile in earlier[s.row][max(0, each - 1 - s.past // TILE) :]]
-        if s.past % TILE:
-            old.append(open_tiles.place(slots[s.first] // TILE, False))
-        first = exact_start(s.past, each)
-        batch.refills += [
-            Refill(s.row, place.number, start, min(TILE, s.past - start))
-            for place, start in zip(old, range(first, s.past, TILE))
-            if place.is_new
-        ]
-        numbers = [place.number for place in old]
+        numbers = _find_older_tiles(batch, s, earlier[s.row], slots[s.first] // TILE, open_tiles)
         batch.first_tiles[s.row] = numbers.copy()
         if begin > s.past:  # a later sequence may begin with the tiles whose rows are not kept
             for position in range(tile_start(s.past), begin, TILE):
