@@ -106,6 +106,15 @@ std::string warnings_notice(const ValidationReport& report) {
   return items;
 }
 
+std::string overlap_note(const ValidationReport& report) {
+  return report.overlap ? fmt::format(
+                              "<p class=\"soft\">{} of the evaluation text stands in the "
+                              "calibration text, too, in passages of {} tokens or more."
+                              "</p>\n",
+                              percent(report.overlap->share(), 2), kOverlapTokens)
+                        : "";
+}
+
 std::string layers_html(const std::vector<LayerShare>& layers) {
   return layers.empty() ? ""
                         : "<h2>Bits by layer</h2>\n<p class=\"soft\">What each number of the "
@@ -161,7 +170,8 @@ std::string html_report(const ValidationReport& report) {
           "<h2>KL divergence in the continuation</h2>\n" + histogram_chart(report.continuation) +
           "<h2>KL divergence by position in the continuation</h2>\n" +
           position_chart(report.continuation) + layers_html(report.layers) + parts_html(report) +
-          teacher_forced_html(report) + "<h2>How it was measured</h2>\n" + inputs_table(report));
+          teacher_forced_html(report) + "<h2>How it was measured</h2>\n" + overlap_note(report) +
+          inputs_table(report));
 }
 
 }  // namespace kvc

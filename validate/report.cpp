@@ -71,6 +71,7 @@ Json calibration_json(const ValidationReport& report) {
   const std::string warning = calibration_warning(report);
   return {{"nll", to_json(*report.calibration_nll)},
           {"distance", number(calibration_distance(report))},
+          {"overlap", report.overlap ? to_json(*report.overlap) : Json(nullptr)},
           {"warning", warning.empty() ? Json(nullptr) : Json(warning)}};
 }
 
@@ -133,6 +134,9 @@ std::vector<std::string> warnings(const ValidationReport& report) {
   std::vector<std::string> all = report.imprecise;
   if (std::string warning = calibration_warning(report); !warning.empty()) {
     all.push_back(std::move(warning));
+  }
+  if (report.overlap && !overlap_warning(*report.overlap).empty()) {
+    all.push_back(overlap_warning(*report.overlap));
   }
   return all;
 }

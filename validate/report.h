@@ -22,7 +22,8 @@ struct ReportRow {
 };
 std::span<const ReportRow> report_rows();
 
-// What a reader should know before the numbers are believed, one sentence each: the imprecise ones, and calibration_warning().
+// What a reader should know before the numbers are believed, one sentence each: the imprecise ones, calibration_warning() and
+// overlap_warning().
 std::vector<std::string> warnings(const ValidationReport& report);
 
 // With the error that its logarithm gives it.

@@ -177,6 +177,8 @@ ValidationReport validate(const ValidateOptions& given) {
   }
   if (!options.calibration_tokens.empty()) {
     report.calibration_nll = reference.calibration(options.calibration_tokens);
+    report.overlap =
+        find_overlap(text, read_token_set(options.calibration_tokens, config.vocab_size));
   }
   report.layers = layer_shares(candidate.plan(), cache_dtype(candidate_config),
                                parse_kv_dtype(options.kv_dtype));

@@ -14,6 +14,7 @@
 #include "core/payback.h"
 #include "core/token_policy.h"
 #include "validate/layer_shares.h"
+#include "validate/text_overlap.h"
 
 namespace kvc {
 
@@ -132,6 +133,7 @@ struct ValidationReport {
   std::vector<PartCost> parts{};     // likewise, with ValidateOptions::by_part
   std::optional<Payback> payback;    // of a converted candidate, at the end of the continuation
   std::optional<Estimate> calibration_nll{};  // the reference's on the calibration text
+  std::optional<TextOverlap> overlap{};       // with the calibration text, where that is known
   std::vector<std::string> missed;            // thresholds, as sentences
   std::vector<std::string> imprecise{};  // numbers that too little text stands behind, as sentences
   Json options;                          // every option, resolved

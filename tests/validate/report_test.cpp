@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "core/json.h"
 #include "validate/chart.h"
@@ -92,6 +93,63 @@ TEST(Report, WarnsWhereTheCalibrationTextIsOfAnotherKind) {
     EXPECT_TRUE(to_json(report)["calibration"]["warning"].is_null());
     EXPECT_THAT(html_report(report), Not(HasSubstr("of another kind")));
   }
+}
+
+TEST(TextOverlap, FindsPassagesOfBothTexts) {
+  TokenSet calibration, evaluation;
+  std::vector<std::int64_t> known(100), other(100);
+  std::iota(known.begin(), known.end(), 0);
+  std::iota(other.begin(), other.end(), 1000);
+  calibration.sequences = {known, {1, 2, 3}};
+  const auto part = [](const std::vector<std::int64_t>& from, std::int64_t first,
+                       std::int64_t count) {
+    return std::vector<std::int64_t>(from.begin() + first, from.begin() + first + count);
+  };
+  const auto joined = [](std::vector<std::vector<std::int64_t>> parts) {
+    std::vector<std::int64_t> all;
+    for (const auto& one : parts) {
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+  };
+  const std::int64_t least = kOverlapTokens;
+  evaluation.sequences = {joined({part(known, 5, least - 1), part(other, 0, 9)}),  // too short
+                          joined({part(other, 0, 7), part(known, 40, least + 8), part(other, 7, 1),
+                                  part(known, 2, least)}),
+                          {},
+                          known};
+  const TextOverlap overlap = find_overlap(evaluation, calibration);
+  const std::int64_t expected[3][3] = {{1, 7, least + 8}, {1, least + 16, least}, {3, 0, 100}};
+  ASSERT_EQ(overlap.passages.size(), 3u);
+  std::int64_t shared = 0;
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(overlap.passages[i].sequence, expected[i][0]);
+    EXPECT_EQ(overlap.passages[i].first, expected[i][1]);
+    EXPECT_EQ(overlap.passages[i].count, expected[i][2]);
+    shared += expected[i][2];
+  }
+  EXPECT_DOUBLE_EQ(overlap.share(),
+                   static_cast<double>(shared) / static_cast<double>(evaluation.num_tokens()));
+  EXPECT_EQ(to_json(overlap)["passages"][1]["first"], least + 16);
+  EXPECT_EQ(find_overlap(calibration, evaluation).passages.size(), 1u);
+  EXPECT_TRUE(find_overlap({}, calibration).passages.empty());
+}
+
+TEST(Report, SaysWhereTheTextsOverlap) {
+  ValidationReport report = example();
+  report.calibration_nll = report.teacher_forced.reference_nll;
+  report.overlap = TextOverlap{.num_tokens = 10000};
+  EXPECT_THAT(html_report(report), HasSubstr("0.00 % of the evaluation text stands in the"));
+  EXPECT_THAT(text_report(report), Not(HasSubstr("stands in the calibration text")));
+  report.overlap->passages = {{0, 3, 100}};
+  EXPECT_EQ(overlap_warning(*report.overlap), "");
+  report.overlap->passages = {{0, 3, 40}, {2, 0, 80}, {5, 7, 33}, {6, 1, 50}};
+  EXPECT_THAT(
+      text_report(report),
+      HasSubstr("2 % of the evaluation text stands in the calibration text, too (80 tokens of "
+                "sequence 2 from token 0 on, 50 tokens of sequence 6 from token 1 on, 40 "
+                "tokens of sequence 0 from token 3 on, and 1 more passages)"));
+  EXPECT_EQ(to_json(report)["calibration"]["overlap"]["share"], 0.0203);
 }
 
 TEST(Verdict, NamesThresholdsThatAreMissed) {
