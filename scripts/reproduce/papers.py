@@ -24,8 +24,9 @@ def policies(*names):
 PAPERS = {
     "commonkv": {
         "title": "CommonKV, table 1",
-        "note": "LongBench by kind, and the mean over LongBench and RULER; a ratio of 0.3 keeps 0.7 of the cache",
-        "tasks": ["niah_single_1", "niah_multikey_1", "niah_multiquery", "niah_multivalue", "vt", "qa_1", "longbench"],
+        "note": "LongBench by kind, and the mean over LongBench and RULER, which the paper merges by family; one task of each family "
+                "runs here. A ratio of 0.3 keeps 0.7 of the cache",
+        "tasks": ["niah_single_1", "niah_multikey_1", "niah_multiquery", "niah_multivalue", "vt", "fwe", "qa_1", "longbench"],
         "length": 8192,
         "columns": LONGBENCH_KINDS + ["mean of all"],
         "published": {
@@ -48,7 +49,7 @@ PAPERS = {
                 ("Palu", 0.4, [27.46, 25.19, 61.49, 12.81, 31.94, 63.07]),
                 ("CommonKV", 0.4, [28.56, 23.84, 59.91, 28.85, 54.28, 68.61])]},
         "rows": [("MiniCache", convert("minicache")),
-                 *((name, convert(name.lower(), "--kept-ratio", kept, *(["--rank", 0.5] if name == "CommonKV" and kept == 0.4 else [])))
+                 *((name, convert(name.lower(), "--kept-ratio", kept, *(["--rank", 0.6] if name == "CommonKV" and kept == 0.4 else [])))
                    for kept in (0.7, 0.5, 0.4) for name in ("Palu", "CommonKV"))],
     },
     "fusedkv": {

@@ -93,7 +93,8 @@ class Rows:
         calibration = ["--calibration", *self.texts] if self.texts else []
         shutil.rmtree(directory, ignore_errors=True)  # of an interrupted run
         try:
-            self.run("kvconvert", self.options.model, "--out", directory, *settings, *calibration, "--no-validate", "--quiet")
+            self.run("kvconvert", self.options.model, "--out", directory, "--context", self.length, *settings, *calibration,
+                     "--no-validate", "--quiet")
             return self.validate(directory)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
