@@ -11,7 +11,7 @@
 
 namespace kvc {
 
-// Of as many tokens at least: some fifteen words. Shorter ones are phrases that texts of one kind share.
+// The shortest passage: some fifteen words. Shorter ones are phrases that texts of one kind share.
 inline constexpr std::int64_t kOverlapTokens = 32;
 
 struct TextOverlap {

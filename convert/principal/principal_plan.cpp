@@ -40,7 +40,7 @@ std::int64_t rounded(std::int64_t rank, std::int64_t multiple, std::int64_t wide
   return std::clamp(rank - rank % multiple, std::min(multiple, widest), widest);
 }
 
-// `total` numbers of a latent as keys' and values', 1 : value_ratio.
+// `total` numbers of a latent as keys' and values', 1 : value_ratio; keys have what values have no room for.
 void share_rank(LatentGroup& group, std::int64_t total, const Target& target) {
   const std::int64_t multiple = principal_rank_multiple(target.config, target.settings);
   group.split_kv = !target.is_joint();
@@ -52,6 +52,9 @@ void share_rank(LatentGroup& group, std::int64_t total, const Target& target) {
   const double key = static_cast<double>(total) / (1 + target.own().value_ratio);
   group.key_rank = rounded(std::llround(key), multiple, widest);
   group.value_rank = rounded(total - group.key_rank, multiple, widest);
+  if (group.value_rank == widest) {
+    group.key_rank = rounded(total - widest, multiple, widest);
+  }
   group.rank = group.key_rank + group.value_rank;
 }
 

@@ -312,6 +312,18 @@ TEST_F(PrincipalConversion, MeetsTheTargetAtTheContext) {
   }
 }
 
+// Values have all of their directions then, and keys what is left.
+TEST_F(PrincipalConversion, KeepsNearlyAllWhereThatIsAsked) {
+  ConvertSettings settings = settings_of("xkv-static");
+  settings.kept_ratio = 0.96;
+  settings.context = 20000;
+  const KvPlan plan = plan_of(settings);
+  EXPECT_GT(plan.compression.target_kept_ratio, 0.9);
+  const std::int64_t widest = plan.groups[0].num_layers * plan.kv_dim();
+  EXPECT_EQ(plan.groups[0].value_rank, widest);
+  EXPECT_LT(plan.groups[0].key_rank, widest);
+}
+
 TEST_F(PrincipalConversion, RefusesWhatCannotBe) {
   ConvertSettings settings = settings_of("xkv-static");
   settings.kept_ratio = 0.04;
