@@ -116,6 +116,27 @@ std::size_t rows_per_batch(const TokenRows& rows, std::int64_t vocab_size) {
   return static_cast<std::size_t>(std::max<std::int64_t>(count, 1));
 }
 
+ValidationReport compare_rows(Comparer& comparer, const TokenRows& rows, std::int64_t vocab_size) {
+  Progress progress("validate", static_cast<std::int64_t>(rows.size()));
+  const std::size_t step = rows_per_batch(rows, vocab_size);
+  for (std::size_t begin = 0; begin < rows.size(); begin += step) {
+    const std::size_t end = std::min(begin + step, rows.size());
+    comparer.add(TokenRows(rows.begin() + static_cast<std::ptrdiff_t>(begin),
+                           rows.begin() + static_cast<std::ptrdiff_t>(end)));
+    progress.advance(static_cast<std::int64_t>(end - begin));
+  }
+  return comparer.finalize();
+}
+
+Engine load_candidate(const ValidateOptions& options) {
+  EngineOptions engine_options;
+  engine_options.dtype = options.dtype;
+  engine_options.kv_dtype = options.kv_dtype;
+  engine_options.policy = options.policy;
+  engine_options.selective = options.selective;
+  return Engine::load(options.candidate, engine_options);
+}
+
 }  // namespace
 
 ValidationReport validate(const ValidateOptions& given) {
@@ -138,12 +159,7 @@ ValidationReport validate(const ValidateOptions& given) {
   }
 
   ReferenceRun reference(options, reference_checkpoint.hash());
-  EngineOptions engine_options;
-  engine_options.dtype = options.dtype;
-  engine_options.kv_dtype = options.kv_dtype;
-  engine_options.policy = options.policy;
-  engine_options.selective = options.selective;
-  Engine candidate = Engine::load(options.candidate, engine_options);
+  Engine candidate = load_candidate(options);
   check_parts(options, candidate.plan());
   // One pass that serves both settings is measured: it costs nothing more.
   const bool reads_alike = !candidate.continues_as_prompts() && candidate.reads_prompts_exactly() &&
@@ -151,16 +167,7 @@ ValidationReport validate(const ValidateOptions& given) {
                                model_json(reference_checkpoint, config) &&
                            keeps_weights(candidate_checkpoint, reference_checkpoint);
   Comparer comparer(reference, plain_plan(config), candidate, reads_alike, options);
-  const TokenRows& rows = text.sequences;
-  Progress progress("validate", static_cast<std::int64_t>(rows.size()));
-  const std::size_t step = rows_per_batch(rows, config.vocab_size);
-  for (std::size_t begin = 0; begin < rows.size(); begin += step) {
-    const std::size_t end = std::min(begin + step, rows.size());
-    comparer.add(TokenRows(rows.begin() + static_cast<std::ptrdiff_t>(begin),
-                           rows.begin() + static_cast<std::ptrdiff_t>(end)));
-    progress.advance(static_cast<std::int64_t>(end - begin));
-  }
-  ValidationReport report = comparer.finalize();
+  ValidationReport report = compare_rows(comparer, text.sequences, config.vocab_size);
   if (options.num_recalls > 0) {
     const Tokenizer tokenizer = Tokenizer::load(options.reference);
     report.recall =

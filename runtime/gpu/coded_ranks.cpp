@@ -5,20 +5,20 @@
 #include "core/arithmetic.h"
 #include "model/fused_kv.h"
 #include "model/tensor_memory.h"
-#include "runtime/gpu/key_places.h"
 
 namespace kvc {
 namespace {
 
-// Rows of all heads, [num_kv_heads, head_dim, width] and [num_kv_heads, head_dim, 1] float32.
-struct HeadRows {
-  at::Tensor projection, mean;
-};
+using Blocks = std::vector<const CodedBlockFactors*>;
+
+at::Tensor copied(const at::Tensor& numbers, at::ScalarType type, at::Device device) {
+  return numbers.to(type).contiguous().to(device);
+}
 
 // Blocks of a layer that hold its keys, or its values.
-std::vector<const CodedBlockFactors*> blocks_of(const CodedFactors& factors, const KvPlan& plan,
-                                                const CodedLayers& layers, CodedParts part) {
-  std::vector<const CodedBlockFactors*> blocks;
+Blocks blocks_of(const CodedFactors& factors, const KvPlan& plan, const CodedLayers& layers,
+                 CodedParts part) {
+  Blocks blocks;
   for (int i = layers.first_block; i < layers.first_block + layers.num_blocks; ++i) {
     const auto block = static_cast<std::size_t>(i);
     const CodedBlock& spec = plan.coded[block];
@@ -30,8 +30,7 @@ std::vector<const CodedBlockFactors*> blocks_of(const CodedFactors& factors, con
 }
 
 // Those of F times the steps.
-HeadRows rows_of(const std::vector<const CodedBlockFactors*>& blocks, const KvPlan& plan, int index,
-                 CodedParts part) {
+CodedRanks::HeadRows rows_of(const Blocks& blocks, const KvPlan& plan, int index, CodedParts part) {
   std::int64_t most = 0;
   for (const CodedBlockFactors* block : blocks) {
     most = std::max(most, block->steps.size(0));
@@ -49,8 +48,7 @@ HeadRows rows_of(const std::vector<const CodedBlockFactors*>& blocks, const KvPl
 }
 
 // Where codes_first_token: what the first token's keys or values have besides, [num_kv_heads, head_dim].
-at::Tensor first_row(const std::vector<const CodedBlockFactors*>& blocks, const KvPlan& plan,
-                     int index, CodedParts part) {
+at::Tensor first_row(const Blocks& blocks, const KvPlan& plan, int index, CodedParts part) {
   std::vector<at::Tensor> rows;
   for (const CodedBlockFactors* block : blocks) {
     const at::Tensor& own = part == CodedParts::kKeys ? block->first_key : block->first_value;
@@ -60,7 +58,7 @@ at::Tensor first_row(const std::vector<const CodedBlockFactors*>& blocks, const 
 }
 
 // A layer's KV heads whose codes meet the query; none where keys are rebuilt.
-std::vector<const CodedKeyRows*> met_heads(const std::vector<const CodedBlockFactors*>& blocks) {
+std::vector<const CodedKeyRows*> met_heads(const Blocks& blocks) {
   std::vector<const CodedKeyRows*> heads;
   for (const CodedBlockFactors* block : blocks) {
     if (block->keys.front().form() != KeyForm::kBases) {
@@ -89,28 +87,28 @@ CodedRanks::CodedRanks(const CodedFactors& factors, const KvPlan& plan, const Co
   for (int i = layers.first_block; i < layers.first_block + layers.num_blocks; ++i) {
     parts_.push_back(plan.coded[static_cast<std::size_t>(i)].part);
   }
-  const auto on_device = [&](const at::Tensor& numbers, at::ScalarType type) {
-    return numbers.to(type).contiguous().to(device);
-  };
-  const std::vector<const CodedBlockFactors*> of_values =
-      blocks_of(factors, plan, layers, CodedParts::kValues);
+  const Blocks of_keys = blocks_of(factors, plan, layers, CodedParts::kKeys);
+  const Blocks of_values = blocks_of(factors, plan, layers, CodedParts::kValues);
   const HeadRows value = rows_of(of_values, plan, index, CodedParts::kValues);
   const at::Tensor value_scale = scales_of(value.projection);
-  value_ = on_device(value.projection / value_scale, at::kHalf);
-  value_scale_ = on_device(value_scale, at::kFloat);
-  value_offset_ = on_device(value.mean, at::kFloat);
-  const std::vector<const CodedBlockFactors*> of_keys =
-      blocks_of(factors, plan, layers, CodedParts::kKeys);
+  value_ = copied(value.projection / value_scale, at::kHalf, device);
+  value_scale_ = copied(value_scale, at::kFloat, device);
+  value_offset_ = copied(value.mean, at::kFloat, device);
   if (codes_first_token(plan)) {
-    first_key_ = on_device(first_row(of_keys, plan, index, CodedParts::kKeys), at::kFloat);
-    first_value_ = on_device(first_row(of_values, plan, index, CodedParts::kValues), at::kFloat);
+    first_key_ = copied(first_row(of_keys, plan, index, CodedParts::kKeys), at::kFloat, device);
+    first_value_ =
+        copied(first_row(of_values, plan, index, CodedParts::kValues), at::kFloat, device);
   }
   const int layer = layers.first_layer + index;
   if (const std::vector<const CodedKeyRows*> heads = met_heads(of_keys); !heads.empty()) {
     key_rows_ = GpuKeyRows(heads, channel_pairs(config, layer), device);
-    return;
+  } else {
+    set_rebuilt_keys(key_places(config, rope, layer, KeptChannels()).rebuilt,
+                     rows_of(of_keys, plan, index, CodedParts::kKeys), device);
   }
-  const PairPlaces pairs = key_places(config, rope, layer, KeptChannels()).rebuilt;
+}
+
+void CodedRanks::set_rebuilt_keys(const PairPlaces& pairs, const HeadRows& key, at::Device device) {
   const at::Tensor places = pairs.channels[0];  // every head's
   const at::Tensor exists = (places >= 0).to(at::kFloat).view({1, -1, 1});
   const auto by_pairs = [&](const at::Tensor& rows) {
@@ -118,13 +116,12 @@ CodedRanks::CodedRanks(const CodedFactors& factors, const KvPlan& plan, const Co
   };
   const at::Tensor there = (places >= 0).nonzero().squeeze(1);
   key_order_ = there.index_select(0, places.index_select(0, there).argsort()).to(device);
-  const HeadRows key = rows_of(of_keys, plan, index, CodedParts::kKeys);
   const at::Tensor key_scale = scales_of(key.projection);
   channels_ = pairs.channels.to(device, at::kInt);
   angles_ = pairs.angles.to(device, at::kInt);
-  key_ = on_device(by_pairs(key.projection / key_scale), at::kHalf);
-  key_scale_ = on_device(by_pairs(key_scale), at::kFloat);
-  key_offset_ = on_device(by_pairs(key.mean), at::kFloat);
+  key_ = copied(by_pairs(key.projection / key_scale), at::kHalf, device);
+  key_scale_ = copied(by_pairs(key_scale), at::kFloat, device);
+  key_offset_ = copied(by_pairs(key.mean), at::kFloat, device);
 }
 
 RebuiltKeys CodedRanks::keys() const {

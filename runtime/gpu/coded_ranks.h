@@ -14,6 +14,7 @@
 #include "runtime/compression/coding.h"
 #include "runtime/gpu/coded_encoder.h"
 #include "runtime/gpu/coded_key_rows.h"
+#include "runtime/gpu/key_places.h"
 #include "runtime/kernels/cuda/attention_rank.h"
 #include "runtime/store/coded_store.h"
 
@@ -24,6 +25,11 @@ namespace kvc {
 // instead.
 class CodedRanks {
  public:
+  // Rows of all heads, [num_kv_heads, head_dim, width] and [num_kv_heads, head_dim, 1] float32.
+  struct HeadRows {
+    at::Tensor projection, mean;
+  };
+
   // Layer `index` of those coded together.
   CodedRanks(const CodedFactors& factors, const KvPlan& plan, const CodedLayers& layers, int index,
              const ModelConfig& config, const RopeTables& rope, at::Device device);
@@ -39,6 +45,7 @@ class CodedRanks {
   std::int64_t bytes() const;
 
  private:
+  void set_rebuilt_keys(const PairPlaces& pairs, const HeadRows& key, at::Device device);
   // Before RoPE, [n, num_kv_heads, head_dim].
   at::Tensor keys_of(const std::vector<at::Tensor>& levels, const TurnKeys& turn_back) const;
   // [n, num_kv_heads, rows of a head]

@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import gc
 import json
 import os
 import pathlib
@@ -21,6 +22,7 @@ METHODS = {
     "palu": ("--method", "palu", "--rank", 0.6),
 }
 
+gc.freeze()  # what torch and transformers have made stays, and collections need not look at it
 torch.set_num_threads(2)
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

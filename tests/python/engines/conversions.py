@@ -1,6 +1,7 @@
 """What the tests of engines share: converted checkpoints, made once, and the package from the source tree."""
 
 import functools
+import gc
 import json
 import os
 import pathlib
@@ -15,6 +16,8 @@ DATA = pathlib.Path(os.environ["KVC_TEST_DATA"])
 REFERENCE = DATA / "reference-llama"
 CALIBRATION = DATA / "texts/tinystories_calibration.txt"
 HELD_OUT = DATA / "texts/tinystories_heldout.txt"
+
+gc.freeze()  # what torch and transformers have made stays, and collections need not look at it
 
 _ROOT = pathlib.Path(tempfile.mkdtemp(prefix="kvc-engines-"))
 atexit.register(shutil.rmtree, _ROOT, ignore_errors=True)
