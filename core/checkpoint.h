@@ -34,8 +34,8 @@ class Checkpoint {
   const TensorInfo& info(const std::string& name, const std::vector<std::int64_t>& shape) const;
   std::span<const std::byte> bytes(const std::string& name) const;
 
-  // Fingerprint for provenance: SHA-256 over config.json, every shard's header, and the first,
-  // middle and last 4 KiB of every tensor. Computed once, on first use.
+  // Fingerprint for provenance: SHA-256 over config.json, every shard's header, and the checksum of every tensor
+  // (core/checksum.h). Reads all weights, once, on first use.
   const std::string& hash() const;
 
   // Files to copy beside converted weights (tokenizer, generation config, chat templates,

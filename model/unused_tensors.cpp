@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <set>
+#include <span>
 #include <string_view>
 
 #include "core/error.h"
@@ -61,8 +63,27 @@ std::string listed(const std::vector<std::string>& names) {
   return names.size() > shown ? fmt::format("{} and {} more", text, names.size() - shown) : text;
 }
 
+namespace {
+
+// A tied head may be stored again. Where it has other numbers, versions of transformers disagree on which they read.
+void check_tied_head(const Checkpoint& checkpoint, const ModelConfig& config) {
+  const std::string head = head_name(config), embedding = embedding_name(config);
+  if (!config.tied_embeddings || !checkpoint.contains(head) || !checkpoint.contains(embedding)) {
+    return;
+  }
+  const std::span<const std::byte> own = checkpoint.bytes(head),
+                                   shared = checkpoint.bytes(embedding);
+  KVC_CHECK(own.size() == shared.size() && std::memcmp(own.data(), shared.data(), own.size()) == 0,
+            "{}: {} differs from {}, though config.json ties them (tie_word_embeddings); set it to "
+            "false if the model has both, or remove the tensor",
+            checkpoint.directory().string(), head, embedding);
+}
+
+}  // namespace
+
 void check_tensors(const Checkpoint& checkpoint, const ModelConfig& config,
                    const std::vector<std::string>& replaced) {
+  check_tied_head(checkpoint, config);
   const std::set<std::string> optional(replaced.begin(), replaced.end());
   std::vector<std::string> missing;
   for (const NamedShape& tensor : model_tensors(config)) {

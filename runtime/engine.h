@@ -172,6 +172,7 @@ class Engine {
                                const Stopped& stopped, Pass pass = Pass::kPrefill,
                                const std::vector<KvCache*>& outgrown = {}) const;
   void keep_as_donor(const std::vector<std::int64_t>& ids, KvCache& cache) const;
+  std::int64_t most_extended(const KvCache& cache) const;
   std::vector<PromptPiece> pieces_of_prompts(const std::vector<KvCache*>& caches,
                                              const Ids& ids) const;
   std::vector<at::Tensor> prompt_logits(const std::vector<PromptPiece>& pieces,

@@ -132,6 +132,20 @@ std::vector<at::Tensor> Engine::extend_all(const std::vector<Sequence*>& sequenc
   return outputs;
 }
 
+// Tokens that are read together. Dynamic RoPE turns them all by the last one's length, where each has its own if they come one
+// by one: as they do behind the length from which on angles change.
+std::int64_t Engine::most_extended(const KvCache& cache) const {
+  std::int64_t most =
+      prefill_chunk_ > 0 ? prefill_chunk_ : std::numeric_limits<std::int64_t>::max();
+  for (const RopeConfig& rope : config().ropes) {
+    if (rope.type == RopeType::kDynamic) {
+      const auto fixed = static_cast<std::int64_t>(rope.max_position_embeddings);
+      most = std::min(most, std::max<std::int64_t>(1, fixed - cache.num_tokens()));
+    }
+  }
+  return most;
+}
+
 // Feeds every sequence the ids up to where its next block leaves the window; false if none has any left.
 bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows,
                           const MemoryBudget* budget) const {
@@ -156,9 +170,8 @@ bool Engine::extend_round(std::vector<PendingIds>& pending, Rows rows,
     }
     active.push_back(&sequence);
     caches.push_back(sequence.cache);
-    chunks.push_back(sequence.take(std::min(
-        {forecast(*sequence.cache).tokens_until_due(), until_longrope,
-         prefill_chunk_ > 0 ? prefill_chunk_ : std::numeric_limits<std::int64_t>::max()})));
+    chunks.push_back(sequence.take(std::min({forecast(*sequence.cache).tokens_until_due(),
+                                             until_longrope, most_extended(*sequence.cache)})));
   }
   if (active.empty()) {
     return any;

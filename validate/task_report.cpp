@@ -89,12 +89,16 @@ std::vector<std::string> undecided_tasks(const TaskOptions& options,
     // The error of the paired difference, at ratios near 1 that of the candidate minus the ratio of the original.
     const double margin =
         std::abs(scores.candidate.mean - options.min_ratio.value_or(0) * scores.reference.mean);
-    if (options.min_ratio && half_interval(scores.difference, scores.num_samples) > margin) {
+    if (options.min_ratio && !(half_interval(scores.difference, scores.num_samples) <= margin)) {
       undecided.push_back(fmt::format(
-          "{} at {} tokens: {:.6g} of the original's {:.6g} does not decide --min-task-ratio {:g}, "
-          "which lies in the 95 % interval of {} samples; ask more with --task-samples",
+          "{} at {} tokens: {:.6g} of the original's {:.6g} does not decide --min-task-ratio {:g}: "
+          "{}; "
+          "ask more with --task-samples",
           scores.task, scores.length, scores.candidate.mean, scores.reference.mean,
-          *options.min_ratio, scores.num_samples));
+          *options.min_ratio,
+          scores.num_samples == 1
+              ? "one sample has no standard error"
+              : fmt::format("it lies in the 95 % interval of {} samples", scores.num_samples)));
     }
   }
   return undecided;

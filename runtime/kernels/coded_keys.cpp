@@ -11,9 +11,8 @@ namespace {
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 KeyForm form_of(const KeyBases& bases, std::int64_t head_dim) {
-  return bases.rotated                 ? KeyForm::kRotated
-         : 2 * bases.count == head_dim ? KeyForm::kPairs
-                                       : KeyForm::kBases;
+  const bool pairs = bases.count > 1 && 2 * bases.count == head_dim;
+  return bases.rotated ? KeyForm::kRotated : pairs ? KeyForm::kPairs : KeyForm::kBases;
 }
 
 // Coefficients that are not zero in all of some channels' rows of weights [head_dim, num_coefficients].

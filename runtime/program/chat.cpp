@@ -112,6 +112,8 @@ Json template_arguments(const RunOptions& options) {
 void chat(const RunOptions& options) {
   KVC_CHECK_USAGE(options.generate.num_samples == 1,
                   "--chat cannot be combined with --num-samples");
+  KVC_CHECK_USAGE(options.generate.prefill_tokens == 0,
+                  "--chat cannot be combined with --prefill-tokens; a turn is read as a whole");
   KVC_CHECK_USAGE(options.ids.empty() && options.logits.empty() && options.tokenize.empty(),
                   "--chat cannot be combined with --ids, --logits or --tokenize");
   KVC_CHECK_USAGE(options.prompt.empty() || options.prompt_file.empty(),

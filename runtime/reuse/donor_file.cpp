@@ -5,9 +5,9 @@
 #include <map>
 #include <span>
 
+#include "core/checksum.h"
 #include "core/json_fields.h"
 #include "model/weights.h"
-#include "runtime/reuse/checksum.h"
 
 namespace kvc {
 namespace {

@@ -84,6 +84,7 @@ class Generation(ProgramTest):
                             ("--temperature", "nan"), ("--num-samples", "0"), ("--prefill-chunk", "-1"), ("--stop", "")):
             self.assert_refused({2}, [flag], "kvrun", STORIES, *GREEDY, flag, value)
         self.assert_refused({2}, ["--num-samples"], "kvrun", STORIES, "--chat", "--prompt", "x", "--num-samples", "2")
+        self.assert_refused({2}, ["--prefill-tokens"], "kvrun", STORIES, "--chat", "--prompt", "x", "--prefill-tokens", "5")
         model = self.directory / "model"
         shutil.copytree(STORIES, model)
         (model / "generation_config.json").write_text('{"top_p": 7}', encoding="ascii")

@@ -136,7 +136,7 @@ TEST_F(CheckpointTest, PrefersTheSingleFileAsTransformersDoes) {
   EXPECT_THAT(Checkpoint::open(directory()).tensor_names(), ElementsAre("a"));
 }
 
-TEST_F(CheckpointTest, HashesConfigHeadersAndSamplesOfEveryTensor) {
+TEST_F(CheckpointTest, HashesConfigHeadersAndEveryByte) {
   const auto write = [&](std::string_view config_text, const std::string& data) {
     config(config_text);
     put(file("model.safetensors"),
@@ -148,7 +148,7 @@ TEST_F(CheckpointTest, HashesConfigHeadersAndSamplesOfEveryTensor) {
   const std::string hash = write(kConfig, data);
   EXPECT_EQ(write(kConfig, data), hash);
   EXPECT_NE(write("{\"model_type\": \"llama\", \"rms_norm_eps\": 1e-6}\n", data), hash);
-  for (std::size_t changed : {0, 4095, 50'000, 99'999}) {
+  for (std::size_t changed : {0, 4095, 5000, 33'333, 50'000, 99'999}) {
     std::string other = data;
     other[changed] = 'y';
     EXPECT_NE(write(kConfig, other), hash) << changed;

@@ -109,11 +109,27 @@ TEST(CheckTensors, IgnoresRotaryTablesTiedHeadsAndFactors) {
   const TemporaryDirectory directory;
   EXPECT_EQ(refusal(edited(directory.path(), {.tied_embeddings = true},
                            [](auto& tensors) {
-                             add(tensors, "lm_head.weight", {96, 32});
+                             const auto embedding =
+                                 std::find_if(tensors.begin(), tensors.end(), [](const auto& own) {
+                                   return own.name == "model.embed_tokens.weight";
+                                 });
+                             TensorSource head = *embedding;
+                             head.name = "lm_head.weight";
+                             tensors.push_back(head);
                              add(tensors, "model.layers.0.self_attn.rotary_emb.inv_freq", {4});
                              add(tensors, "kvconvert.groups.0.latent_proj", {3, 32});
                            })),
             "accepted");
+}
+
+TEST(CheckTensors, RefusesATiedHeadOfItsOwn) {
+  const TemporaryDirectory directory;
+  EXPECT_THAT(refusal(edited(directory.path(), {.tied_embeddings = true},
+                             [](auto& tensors) {
+                               add(tensors, "lm_head.weight", {96, 32});
+                             })),
+              AllOf(HasSubstr("lm_head.weight differs from model.embed_tokens.weight"),
+                    HasSubstr("tie_word_embeddings")));
 }
 
 TEST(LoadTensor, CastsAndCopiesFromMisalignedFiles) {

@@ -134,6 +134,11 @@ TEST_F(IntegerCache, FollowsRopeThatDependsOnTheLength) {
   EXPECT_LT(relative_error(cached_logits(integer, ids, 180, 1), expected), 0.01);
   EXPECT_LT(relative_error(cached_logits(integer, ids, 180, 7), cached_logits(exact, ids, 180, 7)),
             0.01);
+  // A token's angles are those of its own length, however many come with it.
+  EXPECT_LT(relative_error(cached_logits(exact, ids, 20, 7), cached_logits(exact, ids, 20, 1)),
+            1e-5);
+  EXPECT_LT(relative_error(cached_logits(exact, ids, 20, 210), cached_logits(exact, ids, 20, 1)),
+            1e-5);
 }
 
 // Codes, exact tokens and pages of every kind of store, at every step.

@@ -103,6 +103,12 @@ TEST(TaskScores, ThatTooFewSamplesLeaveUndecidedAreSentences) {
                                         "decide --min-task-ratio"));
     EXPECT_THAT(undecided[0], HasSubstr("3 samples; ask more with --task-samples"));
   }
+  std::vector<TaskScores> one = three_samples();
+  one[0].num_samples = 1;
+  one[0].difference.standard_error = std::nan("");
+  ASSERT_EQ(undecided_tasks(options, one).size(), 1u);
+  EXPECT_THAT(undecided_tasks(options, one)[0],
+              HasSubstr("one sample has no standard error; ask more"));
   std::vector<TaskScores> alike = three_samples();
   alike[0].candidate = alike[0].reference;
   alike[0].difference = {0, 0};

@@ -43,6 +43,20 @@ TEST(CodedKeys, AreTheDecoderTimesTheSteps) {
   EXPECT_LE(added, IntegerRows::kAddedDistortion * made);
 }
 
+// A head of two channels is a pair with two coefficients only where every pair has a basis of its own.
+TEST(CodedKeys, OneBasisOfTwoChannelsIsNoPair) {
+  const TileLayout layout = testing::layout_of({0, 0, 0, 0, 0, 0, 0, 4}, false);
+  const std::vector<float> decoder = {1, 2, 3, 4, 5, 6, 7, 8}, steps(4, 1), mean(2, 0);
+  const CodedKeyRows rows(layout, decoder.data(), 4, 2, steps.data(), mean.data());
+  EXPECT_EQ(rows.form(), KeyForm::kBases);
+  EXPECT_TRUE(rows.pairs().empty());
+  for (std::int64_t d = 0; d < 2; ++d) {
+    for (std::int64_t c = 0; c < 4; ++c) {
+      EXPECT_NEAR(rows.weight(d, c), decoder[static_cast<std::size_t>(4 * d + c)], 0.05);
+    }
+  }
+}
+
 // With as many wide codes as heads of 512 channels have, all of them at their largest.
 TEST(CodedKeys, SumOverCodesWithin32Bits) {
   const std::int64_t head_dim = 8, count = 1024;

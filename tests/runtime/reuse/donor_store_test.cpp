@@ -6,7 +6,7 @@
 #include <fstream>
 #include <thread>
 
-#include "runtime/reuse/checksum.h"
+#include "core/checksum.h"
 #include "tests/runtime/reuse/donor_fixture.h"
 #include "tests/testing/temporary_directory.h"
 

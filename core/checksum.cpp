@@ -1,4 +1,4 @@
-#include "runtime/reuse/checksum.h"
+#include "core/checksum.h"
 
 #include <algorithm>
 #include <array>
