@@ -3,7 +3,7 @@
 //   and
 //             v_proj weights where a split group replaces them) beside the kvconvert.* factors.
 //             config.json has the source's keys, `model_type` "kvconvert_<family>", and one object
-//             `kvconvert` {format, model_type, factor_dtype, plan, settings, report,
+//             `kvconvert` {format, family, factor_dtype, plan, settings, report,
 //             calibration_hashes, provenance}.
 //   folded    the original architecture with W' = B A dense: every engine loads it; saves no memory
 //   and shows

@@ -94,7 +94,8 @@ Json factored_config(const Checkpoint& checkpoint, const ModelConfig& config,
   json["model_type"] = "kvconvert_" + family;
   Json kvconvert;
   kvconvert["format"] = 1;
-  kvconvert["model_type"] = family;
+  kvconvert["family"] =
+      family;  // a nested model_type would be taken for the configuration of a part
   kvconvert["factor_dtype"] = factor_dtype;
   kvconvert["plan"] = to_json(conversion.plan);
   kvconvert["settings"] = conversion.settings;

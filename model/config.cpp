@@ -48,7 +48,9 @@ std::string family_of(const ConfigReader& reader) {
     return model_type;
   }
   const std::string subject = reader.subject() + ": kvconvert";
-  const std::string family = ConfigReader(*converted, subject).text("model_type");
+  const ConfigReader conversion(*converted, subject);
+  const std::string family =
+      conversion.text(converted->contains("family") ? "family" : "model_type");
   KVC_CHECK(model_type == family || model_type == "kvconvert_" + family,
             "{}: \"model_type\" is \"{}\"; expected \"kvconvert_{}\" or \"{}\"", reader.subject(),
             model_type, family, family);

@@ -18,13 +18,14 @@ _FOR_PEOPLE = ("help", "version", "list_models", "plan", "json")  # what they pr
 
 def flags(options: dict[str, Any]) -> list[str]:
     """A program's arguments: kept_ratio=0.25 is --kept-ratio 0.25, force=True is --force, validate=False is
-    --no-validate, a list is a flag with several values, and None and other flags that are False are left out."""
+    --no-validate, for_="vllm" is --for vllm, a list is a flag with several values, and None, empty lists and other flags that are
+    False are left out."""
     arguments = []
     for name, value in options.items():
         if name in _FOR_PEOPLE:
             raise TypeError(f"{name} is an option of the command line alone; kvconvert.plan() and kvconvert.convert() return values")
-        flag = "--" + name.replace("_", "-")
-        if value is None:
+        flag = "--" + name.rstrip("_").replace("_", "-")  # for_, as `for` is a word of Python
+        if value is None or (isinstance(value, (list, tuple)) and not value):
             continue
         if isinstance(value, bool):
             if value or name in _ON_BY_DEFAULT:
@@ -54,9 +55,8 @@ def _result(checkpoint: Path, arguments: list[str]) -> dict[str, Any]:
 def convert(checkpoint: Path, *, out: Path, **options: Any) -> dict[str, Any]:
     """Converts a HuggingFace directory, and returns what `kvconvert --json` prints.
 
-    options: the program's, with underscores for dashes (docs/cli.md). Engines other than kvrun read prompts of the method coded
-    through codes:
-        kvconvert.convert("Llama-3.1-8B", out="small", kept_ratio=0.25, form="rotated", prefill="coded")
+    options: the program's, with underscores for dashes (docs/cli.md), and for_ for --for:
+        kvconvert.convert("Llama-3.1-8B", out="small", kept_ratio=0.25, form="rotated", for_="transformers")
     Raises ProgramError with the program's message, and TypeError for options that print something for people.
     """
     return _result(checkpoint, flags({"out": pathlib.Path(out), **options}))

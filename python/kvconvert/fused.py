@@ -7,7 +7,7 @@ import torch
 
 from kvconvert.checkpoints import ConvertedCheckpoint, StoredTokens
 from kvconvert.factors import ConversionError, basis_channels
-from kvconvert.plans import has_one_projection, integer_dtype
+from kvconvert.plans import family_of, has_one_projection, integer_dtype
 
 FORMS = ("channel", "complex")  # whose keys are combined after RoPE
 
@@ -72,7 +72,7 @@ class FusedCheckpoint(ConvertedCheckpoint):
         if any(layer["form"] not in FORMS for layer in conversion["plan"]["fused"]):
             return "matrices, which combine keys before RoPE; convert with --fusion vectors"
         if has_one_projection(conversion):
-            return (f"fused layers of {conversion['model_type']}, whose queries, keys and values have one matrix; convert with "
+            return (f"fused layers of {family_of(conversion)}, whose queries, keys and values have one matrix; convert with "
                     "--method pca")
         if integer_dtype(conversion) is not None:
             return f"a cache of {integer_dtype(conversion)}; convert without --kv-dtype"

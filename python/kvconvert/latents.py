@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import linear
 
 from kvconvert.checkpoints import ConvertedCheckpoint, StoredTokens
-from kvconvert.plans import exact_tokens, has_one_projection, integer_dtype
+from kvconvert.plans import exact_tokens, family_of, has_one_projection, integer_dtype
 
 TOKENS_TOGETHER = 1024  # whose latents are made in one go, in float32
 _DEVICE_STEP, _DEVICE_CHANNELS = 8, 128  # of kernels of GPUs: ranks are multiples, a head has at most as many channels
@@ -82,7 +82,7 @@ class LatentCheckpoint(ConvertedCheckpoint):
         if "weights" in bases and plan["policy"]["rule"] != "none":
             return f"merged tokens (rule {plan['policy']['rule']}); convert with --merge none"
         if "weights" in bases and has_one_projection(conversion):
-            return f"factors of weights of {conversion['model_type']}, which engines keep in one matrix; convert with --method pca"
+            return f"factors of weights of {family_of(conversion)}, which engines keep in one matrix; convert with --method pca"
         if integer_dtype(conversion) is not None:
             return f"latents of {integer_dtype(conversion)}; convert without --kv-dtype"
         return None

@@ -32,9 +32,14 @@ def check_format(conversion: dict, path: str | pathlib.Path) -> None:
                               "convert again, or install the kvconvert that wrote it")
 
 
+def family_of(conversion: dict) -> str | None:
+    """The source's model_type. conversion: the configuration's key kvconvert."""
+    return conversion.get("family") or conversion.get("model_type")
+
+
 def has_one_projection(conversion: dict) -> bool:
-    """Does the family keep queries, keys and values in one matrix? conversion: the configuration's key kvconvert."""
-    return conversion.get("model_type") in _ONE_PROJECTION
+    """Does the family keep queries, keys and values in one matrix? conversion: as above."""
+    return family_of(conversion) in _ONE_PROJECTION
 
 
 def integer_dtype(conversion: dict) -> str | None:

@@ -119,7 +119,7 @@ TEST_F(FactoredExport, ConfigSaysWhatTheRuntimeNeeds) {
   const Json config = read_json(out_ / "config.json");
   const Json& kvconvert = config["kvconvert"];
   EXPECT_EQ(kvconvert["format"], 1);
-  EXPECT_EQ(kvconvert["model_type"], "llama");
+  EXPECT_EQ(kvconvert["family"], "llama");
   EXPECT_EQ(to_json(kv_plan_from_json(kvconvert["plan"], "plan")), to_json(joint_plan()));
   EXPECT_EQ(kvconvert["settings"]["method"], "commonkv");
   EXPECT_EQ(kvconvert["report"][0]["energy_kept"], 0.75);

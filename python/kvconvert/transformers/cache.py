@@ -193,7 +193,7 @@ class CodedCache(Cache):
                 raise ConversionError(f"attention_mask: row {row} is all padding, so that nothing can be generated behind it; leave the "
                                       "row out")
             raise ConversionError("position_ids: expected each token's index in its row, without padding; codes are "
-                                  "read at these positions. Leave position_ids out")
+                                  "read at these positions. Leave position_ids out, and pad on the left")
 
     def _coded_layers(self) -> list[CodedLayer]:
         return [layer for layer in self.layers if isinstance(layer, CodedLayer)]

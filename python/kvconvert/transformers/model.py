@@ -4,6 +4,7 @@ import copy
 import functools
 import inspect
 import pathlib
+import warnings
 
 import torch
 from transformers.generation.utils import ALL_CACHE_NAMES
@@ -93,6 +94,9 @@ class CodedModel:
                 f"cache_implementation {implementation!r}: a converted model stores codes in a cache of its own, which "
                 "is neither static, offloaded nor quantised again; expected None or 'dynamic'. "
                 "kvconvert --export folded writes a model for every cache")
+        if self.coded is not None and (generation_config.max_length or 0) > self.coded.max_positions:
+            warnings.warn(f"max_length {generation_config.max_length}: the model was converted for {self.coded.max_positions} tokens; a "
+                          "text that reaches them ends with an error and is lost. Pass a smaller max_new_tokens", stacklevel=2)
         if model_kwargs.get(_CACHE) is None and generation_config.use_cache is not False:
             model_kwargs[_CACHE] = self.new_cache()
             if generation_config.is_assistant:  # drafts that are not accepted are cropped
@@ -110,8 +114,9 @@ class CodedModel:
 
     def save_pretrained(self, save_directory, *args, **kwargs):
         """Refused: transformers holds no factors of codes, so the result would not load."""
-        raise ConversionError(f"{save_directory}: a converted model is saved by copying its directory; "
-                              "to save other weights, save the original model and convert it")
+        raise ConversionError(f"{save_directory}: a converted model is saved by copying its directory; trained weights by "
+                              "torch.save(model.state_dict(), FILE), or as an adapter of PEFT. To save others, save the original "
+                              "model and convert it")
 
 
 def _attention_error(subject, implementation) -> ConversionError:
@@ -129,6 +134,8 @@ def _before_forward(model: CodedModel, module: torch.nn.Module, args: tuple, kwa
     if args:
         names = [name for name in _parameters(type(module).forward) if name != "self"]
         kwargs = {**kwargs, **dict(zip(names, args))}
+    if module.config._attn_implementation != NAME:  # set behind set_attn_implementation()
+        raise _attention_error(type(model).__name__, module.config._attn_implementation)
     cache = kwargs.pop("past_key_values", None) if kwargs.get(_CACHE) is None else kwargs[_CACHE]
     if cache is None:
         wanted = kwargs.get("use_cache")

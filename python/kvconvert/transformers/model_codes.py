@@ -7,18 +7,12 @@ from kvconvert.factors import ConversionError
 from kvconvert.transformers.coded_store import CodeStore
 from kvconvert.transformers.model_parts import ModelParts
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
 class ModelCodes(ModelParts):
     """Opens the codes of every store. Raises ConversionError where they do not fit the model, or its device."""
 
     def __init__(self, decoder: torch.nn.Module, checkpoint: CodedCheckpoint, exact_step: bool = False):
         super().__init__(decoder, checkpoint, exact_step)
-        dtype = next(decoder.parameters()).dtype
-        if dtype not in _DTYPES:
-            raise ConversionError(f"{checkpoint.path}: codes of {str(dtype).removeprefix('torch.')} keys and values, expected float32, "
-                                  "bfloat16 or float16; pass dtype=torch.float32")
+        self.check_dtype("codes")
         self.exact_tiles = checkpoint.exact_tiles
         self._opened: dict[tuple[int, torch.device], LayerCodes] = {}
         for number, layers in enumerate(self.stores):

@@ -85,6 +85,7 @@ class ModelLatents(ModelParts):
 
     def __init__(self, decoder: torch.nn.Module, checkpoint: LatentCheckpoint, exact_step: bool = False):
         super().__init__(decoder, checkpoint, exact_step)
+        self.check_dtype("latents")
         weight = self.attention(0).q_proj.weight if hasattr(self.attention(0), "q_proj") else next(decoder.parameters())
         self._options = (weight.dtype, weight.device)
         self._taps: dict[int, list] = {layer: self._open_taps(layer) for layers in self.stores for layer in layers}

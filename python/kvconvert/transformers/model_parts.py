@@ -9,6 +9,7 @@ from kvconvert.checkpoints import ConvertedCheckpoint
 from kvconvert.codes import TILE
 from kvconvert.factors import ConversionError
 
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # of keys and values that operators read
 _BY_LENGTH = ("dynamic", "longrope")  # RoPE whose angles depend on the length of the text
 
 
@@ -30,6 +31,9 @@ class ModelParts:
             if found != planned:
                 raise ConversionError(f"{checkpoint.path}: the plan is for {planned} {name}, expected {found}; convert the "
                                       "checkpoint again")
+        if any(parameter.device.type == "meta" for parameter in decoder.parameters()):
+            raise ConversionError(f"{checkpoint.path}: weights that are offloaded lie on no device, and codes are read where a layer's "
+                                  "weights are; use a device_map that holds all layers")
         self.max_positions = self._max_positions()
 
     @property
@@ -39,6 +43,12 @@ class ModelParts:
 
     def attention(self, layer: int) -> torch.nn.Module:
         return self.decoder.layers[layer].self_attn
+
+    def check_dtype(self, what: str) -> None:
+        dtype = next(self.decoder.parameters()).dtype
+        if dtype not in _DTYPES:
+            raise ConversionError(f"{self.checkpoint.path}: {what} of {str(dtype).removeprefix('torch.')} keys and values, expected "
+                                  "float32, bfloat16 or float16; pass dtype=torch.float32")
 
     @staticmethod
     def prepare(decoder: torch.nn.Module, plan: dict) -> None:

@@ -7,11 +7,12 @@ import unittest
 import warnings
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, LlamaConfig
 
 import kvconvert
 from kvconvert.codes import CodedCheckpoint
 from kvconvert.convert import flags
+from kvconvert.transformers.model_codes import ModelCodes
 
 from conversions import REFERENCE, convert, copy_of, edit_config, reference, tensor_place
 
@@ -98,6 +99,10 @@ class RefusalsTest(unittest.TestCase):
                 self.load(self.directory, attn_implementation=name)
         with self.refused("attn_implementation 'sdpa'"):
             self.model.set_attn_implementation("sdpa")
+        self.addCleanup(setattr, self.model.config, "_attn_implementation", self.model.config._attn_implementation)
+        self.model.config._attn_implementation = "sdpa"
+        with self.refused("attn_implementation 'sdpa'"):
+            self.model(self.ids)
 
     def test_caches_of_another_kind(self):
         for implementation in ("static", "offloaded", "quantized", "offloaded_static"):
@@ -124,6 +129,19 @@ class RefusalsTest(unittest.TestCase):
     def test_numbers_of_64_bits(self):
         with self.refused("config.json: codes of float64 keys and values, expected float32"):
             self.load(self.directory, dtype=torch.float64)
+        latents = convert(REFERENCE, "--method", "palu", "--rank", "0.5", "--num-sequences", "8", exact=())
+        with self.refused("config.json: latents of float64 keys and values, expected float32"):
+            self.load(latents, dtype=torch.float64)
+
+    def test_weights_on_no_device(self):
+        with torch.device("meta"):
+            plain = AutoModelForCausalLM.from_config(self.model.config)
+        with self.refused("config.json: weights that are offloaded lie on no device"):
+            ModelCodes(plain.get_decoder(), CodedCheckpoint(self.directory))
+
+    def test_the_familys_own_configuration_reads_the_models_sizes(self):
+        own = LlamaConfig.from_pretrained(self.directory)
+        self.assertEqual((own.hidden_size, own.num_hidden_layers), (self.model.config.hidden_size, self.model.config.num_hidden_layers))
 
     def test_rows_without_a_token(self):
         mask = torch.ones(2, self.ids.shape[1], dtype=torch.long)
@@ -156,6 +174,10 @@ class RefusalsTest(unittest.TestCase):
     def test_text_longer_than_the_model(self):
         with self.refused("1025 tokens: .* 1024; shorten"):
             self.model(torch.ones(1, 1025, dtype=torch.long))
+        with warnings.catch_warnings(record=True) as shown:
+            warnings.simplefilter("always")
+            self.model.generate(self.ids, max_length=1025, max_new_tokens=None, eos_token_id=int(self.model(self.ids).logits[0, -1].argmax()))
+        self.assertRegex("\n".join(str(warning.message) for warning in shown), "max_length 1025: the model was converted for 1024 tokens")
 
     def test_batch_of_another_size(self):
         cache = self.model(self.ids).past_key_values
@@ -163,7 +185,7 @@ class RefusalsTest(unittest.TestCase):
             self.model(self.ids.repeat(2, 1), past_key_values=cache)
 
     def test_saving(self):
-        with tempfile.TemporaryDirectory() as folder, self.refused("saved by copying its directory"):
+        with tempfile.TemporaryDirectory() as folder, self.refused("saved by copying its directory; .*state_dict"):
             self.model.save_pretrained(folder)
 
     def test_model_without_codes(self):
@@ -188,6 +210,7 @@ class OptionsTest(unittest.TestCase):
     def test_flags(self):
         self.assertEqual(flags({"kept_ratio": 0.25, "force": False, "validate": False, "calibration": ["a", "b"], "seed": None}),
                          ["--kept-ratio", "0.25", "--no-validate", "--calibration", "a", "b"])
+        self.assertEqual(flags({"for_": "transformers", "calibration": []}), ["--for", "transformers"])
 
     def test_values(self):
         self.assertAlmostEqual(kvconvert.plan(REFERENCE, kept_ratio=0.25, force=False)["kept_ratio_coded"], 0.25, delta=0.01)
