@@ -28,5 +28,7 @@ def load(directory: str | os.PathLike, **options):
 
     if os.path.isdir(directory):
         read_config(os.path.join(directory, options.get("subfolder") or ""))
+    elif os.path.isabs(directory) or os.fspath(directory).startswith("."):
+        raise ConversionError(f"{directory}: no such directory; expected one that kvconvert wrote, or a name on a hub")
 
     return AutoModelForCausalLM.from_pretrained(os.fspath(directory), **options)

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -43,13 +44,19 @@ def _result(checkpoint: Path, arguments: list[str]) -> dict[str, Any]:
     if directory.startswith("-"):  # no option
         directory = os.path.join(os.curdir, directory)
     command = [path_of("kvconvert"), directory, *arguments, "--json"]
-    process = subprocess.run(command, env=environment(), text=True,
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # In a session of its own: an interrupt reaches it once, from here, and it ends what it has begun.
+    with subprocess.Popen(command, env=environment(), text=True, start_new_session=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            printed, notes = process.communicate()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+            raise
     if process.returncode != 0:
-        errors = [line for line in process.stderr.splitlines() if "error: " in line] or process.stderr.splitlines()[-5:]
-        raise ProgramError("\n".join(errors))
-    sys.stderr.write(process.stderr)
-    return json.loads(process.stdout)
+        raise ProgramError("\n".join([line for line in notes.splitlines() if "error: " in line] or notes.splitlines()[-5:]))
+    sys.stderr.write(notes)
+    return json.loads(printed)
 
 
 def convert(checkpoint: Path, *, out: Path, **options: Any) -> dict[str, Any]:

@@ -112,6 +112,13 @@ class CodedModel:
         copied.__setstate__(copy.deepcopy(vars(self), memo))
         return copied
 
+    def __reduce_ex__(self, protocol: int):
+        """Refused once there are factors, for the same reason."""
+        if self.coded is not None:
+            raise ConversionError(f"{type(self).__name__}: a converted model is not pickled; load its directory in each process, and keep "
+                                  "trained weights with torch.save(model.state_dict(), FILE)")
+        return super().__reduce_ex__(protocol)
+
     def save_pretrained(self, save_directory, *args, **kwargs):
         """Refused: transformers holds no factors of codes, so the result would not load."""
         raise ConversionError(f"{save_directory}: a converted model is saved by copying its directory; trained weights by "
@@ -120,6 +127,9 @@ class CodedModel:
 
 
 def _attention_error(subject, implementation) -> ConversionError:
+    if str(implementation).startswith("paged|"):
+        return ConversionError(f"{subject}: continuous batching (generate_batch) pages keys and values by itself and reads no codes; "
+                               "use generate(), or serve the directory with vLLM")
     return ConversionError(f"{subject}: attn_implementation {implementation!r} cannot read codes, expected "
                            f"{NAME!r}; leave it out, or convert with --export folded")
 
@@ -127,6 +137,12 @@ def _attention_error(subject, implementation) -> ConversionError:
 @functools.cache
 def _parameters(forward) -> tuple[str, ...]:
     return tuple(inspect.signature(forward).parameters)
+
+
+def _refuse_checkpointing(module: torch.nn.Module) -> None:
+    if module.training and any(getattr(part, "gradient_checkpointing", False) for part in module.modules()):
+        raise ConversionError("gradient checkpointing drops the cache through which layers read earlier tokens, or fused layers "
+                              "others; call gradient_checkpointing_disable()")
 
 
 def _before_forward(model: CodedModel, module: torch.nn.Module, args: tuple, kwargs: dict):
@@ -147,9 +163,6 @@ def _before_forward(model: CodedModel, module: torch.nn.Module, args: tuple, kwa
                 model.coded.begin_pass(False)
             if model.coded is None or not model.coded.needs_cache:
                 return (), kwargs
-            if module.training and any(getattr(part, "gradient_checkpointing", False) for part in module.modules()):
-                raise ConversionError("gradient checkpointing drops the cache through which fused layers read others; call "
-                                      "gradient_checkpointing_disable()")
         cache = model.new_cache()
         cache.is_of_one_pass = not keeps_cache
     elif not isinstance(cache, CodedCache):
@@ -158,6 +171,7 @@ def _before_forward(model: CodedModel, module: torch.nn.Module, args: tuple, kwa
     elif cache.codes is not model.coded:
         raise ConversionError("past_key_values: a cache of another model, whose factors give its codes their meaning; leave "
                               "past_key_values out, or pass model.new_cache()")
+    _refuse_checkpointing(module)
     model.coded.begin_pass(True)
     tokens = kwargs.get("inputs_embeds") if kwargs.get("input_ids") is None else kwargs["input_ids"]
     positions = cache.begin_step(tokens.shape[0], tokens.shape[1], tokens.device, kwargs.get("attention_mask"),

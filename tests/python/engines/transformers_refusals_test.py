@@ -1,8 +1,13 @@
 """What transformers cannot do with a converted directory is an error that names the subject and the way out."""
 
 import copy
+import pathlib
 import pickle
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 import unittest
 import warnings
 
@@ -123,6 +128,8 @@ class RefusalsTest(unittest.TestCase):
         copied = copy.deepcopy(plain)
         self.assertIsNot(copied.lm_head.weight, plain.lm_head.weight)
         self.assertTrue(torch.equal(copied.lm_head.weight, plain.lm_head.weight))
+        with self.refused("is not pickled; load its directory in each process"):
+            pickle.dumps(self.model)
         with self.refused("a CodedCache is not saved"):
             pickle.dumps(self.model(self.ids).past_key_values)
 
@@ -143,6 +150,18 @@ class RefusalsTest(unittest.TestCase):
         own = LlamaConfig.from_pretrained(self.directory)
         self.assertEqual((own.hidden_size, own.num_hidden_layers), (self.model.config.hidden_size, self.model.config.num_hidden_layers))
 
+    def test_generation_while_gradient_checkpointing_is_on(self):
+        self.addCleanup(self.model.eval)
+        self.addCleanup(self.model.gradient_checkpointing_disable)
+        self.model.train()
+        self.model.gradient_checkpointing_enable()
+        with self.refused(r"gradient checkpointing drops the cache .*gradient_checkpointing_disable\(\)"):
+            self.model.generate(self.ids, max_new_tokens=3)
+
+    def test_continuous_batching(self):
+        with self.refused("continuous batching .*serve the directory with vLLM"):
+            self.model.set_attn_implementation("paged|kvconvert")
+
     def test_rows_without_a_token(self):
         mask = torch.ones(2, self.ids.shape[1], dtype=torch.long)
         mask[1] = 0
@@ -152,6 +171,8 @@ class RefusalsTest(unittest.TestCase):
     def test_directories(self):
         with self.refused("reference-llama/config.json: no conversion: it has no kvconvert.plan"):
             kvconvert.load(REFERENCE)
+        with self.refused("/no/such/place: no such directory"):
+            kvconvert.load("/no/such/place")
         directory = copy_of(self.directory)
         (directory / "model.safetensors").write_bytes((directory / "model.safetensors").read_bytes()[:1000])
         with self.refused("model.safetensors: no safetensors file: .*; export again"):
@@ -211,6 +232,20 @@ class OptionsTest(unittest.TestCase):
         self.assertEqual(flags({"kept_ratio": 0.25, "force": False, "validate": False, "calibration": ["a", "b"], "seed": None}),
                          ["--kept-ratio", "0.25", "--no-validate", "--calibration", "a", "b"])
         self.assertEqual(flags({"for_": "transformers", "calibration": []}), ["--for", "transformers"])
+
+    def test_an_interrupt_ends_the_program(self):
+        with tempfile.TemporaryDirectory() as folder:
+            code = f"import kvconvert; kvconvert.convert({str(REFERENCE)!r}, out={folder + '/x'!r}, num_sequences=200, validate=False)"
+            process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+            while not any(pathlib.Path(folder).iterdir()):
+                self.assertIsNone(process.poll())
+                time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            self.assertIn("KeyboardInterrupt", process.communicate(timeout=120)[1])
+            left = {path.name for path in pathlib.Path(folder).iterdir()}
+            self.assertFalse({name for name in left if "partial" in name or name == "x"}, left)
+            running = subprocess.run(["pgrep", "-f", f"{folder}/x"], capture_output=True, text=True).stdout
+            self.assertEqual(running, "")
 
     def test_values(self):
         self.assertAlmostEqual(kvconvert.plan(REFERENCE, kept_ratio=0.25, force=False)["kept_ratio_coded"], 0.25, delta=0.01)
