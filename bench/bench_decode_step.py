@@ -155,7 +155,8 @@ def print_table(rows, rounds):
 def main():
     arguments = parse_arguments()
     config = json.loads((arguments.model / "config.json").read_text())
-    ids = [random.Random(0).randrange(3, min(512, config["vocab_size"])) for _ in range(arguments.prompt_tokens)]
+    draw = random.Random(0)
+    ids = [draw.randrange(3, min(512, config["vocab_size"])) for _ in range(arguments.prompt_tokens)]
     with tempfile.TemporaryDirectory() as directory:
         ids_file = Path(directory) / "ids.json"
         ids_file.write_text(json.dumps(ids))

@@ -100,7 +100,8 @@ def compare(arguments, dtype, ids, ids_file):
 def main():
     arguments = parse_arguments()
     vocabulary = json.loads((arguments.model / "config.json").read_text())["vocab_size"]
-    ids = [random.Random(0).randrange(3, vocabulary) for _ in range(arguments.prompt_tokens)]
+    draw = random.Random(0)
+    ids = [draw.randrange(3, vocabulary) for _ in range(arguments.prompt_tokens)]
     results = []
     with tempfile.TemporaryDirectory() as directory:
         ids_file = Path(directory) / "ids.json"

@@ -51,9 +51,10 @@ def peer_seconds(config, budget, steps):
     seconds = []
     for _ in range(steps):
         query = torch.randn(kv_heads, heads // kv_heads, width)
+        new_key, new_value = torch.randn(kv_heads, 1, width), torch.randn(kv_heads, 1, width)
         start = time.perf_counter()
-        key = torch.cat([key, torch.randn(kv_heads, 1, width)], 1)  # residual | context | ring | new
-        value = torch.cat([value, torch.randn(kv_heads, 1, width)], 1)
+        key = torch.cat([key, new_key], 1)  # residual | context | ring | new
+        value = torch.cat([value, new_value], 1)
         count = torch.cat([count, torch.ones(kv_heads, 1)], 1)
         score = torch.cat([score, torch.zeros(kv_heads, 1)], 1)
         logits = query @ key.transpose(1, 2) / width**0.5 + alpha * count.log()[:, None]

@@ -50,7 +50,7 @@ def validate(arguments, rows):
 
 def prefill(arguments, model, ids):
     command = [arguments.bin / "kvrun", model, "--ids", ids, "--dtype", arguments.dtype, "--max-new-tokens", 1, "--ignore-eos", "--json",
-               "--quiet"]
+               "--warm-up", "--quiet"]
     printed = subprocess.run([str(word) for word in command], check=True, stdout=subprocess.PIPE).stdout
     return json.loads(printed)["timing"]["prefill_seconds"]
 

@@ -25,6 +25,7 @@ import subprocess
 
 from comparison_plot import RATIOS, plot
 from half_checkpoint import in_16_bits
+from kept_results import check_settings
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEXTS = ROOT / "tests" / "data" / "texts"
@@ -205,7 +206,8 @@ def main():
     options.out = options.out or pathlib.Path(f"{options.subject}-comparison")
     known = options.out / "comparison.json"
     results = json.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
-    options.out.mkdir(parents=True, exist_ok=True)
+    check_settings(options.out, {name: getattr(options, name) for name in
+                                 ("checkpoint", "calibration", "text", "num_sequences", "seq_len", "block", "recall")})
     options.checkpoint = in_16_bits(options.checkpoint, options.out / "checkpoint")
     for name in options.methods:
         method = METHODS[name]

@@ -38,6 +38,6 @@ def in_16_bits(checkpoint, directory):
             (directory / file.name).write_text(json.dumps({**config, name: "float16"}, indent=2) + "\n", encoding="utf-8")
         elif file.suffix == ".safetensors":
             halved(file, directory / file.name)
-        else:
+        elif file.is_file():
             shutil.copy(file, directory / file.name)
     return directory

@@ -112,7 +112,9 @@ def cases_of(options, scratch):
 
 def case_of(options, name):
     """The key of a measurement in --results."""
-    return f"{options.model.name} {options.text.name} {options.kept_ratio} {options.table} {name}"
+    of_table = "" if options.table == "effort" else f" {options.rows} rows of {options.row_len}"
+    judged = f"{options.num_sequences} x {options.seq_len} of {options.text.name}"
+    return f"{options.model.name} {judged} {options.kept_ratio} {options.table}{of_table} {options.domain.name} {name}"
 
 
 def main():

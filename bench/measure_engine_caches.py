@@ -146,14 +146,16 @@ class Scorer:
         return torch.cat(logits)
 
 
-def clustered(sums, count):
-    """Mean over all positions and its standard error over rows, each with `count` positions."""
-    means = torch.tensor(sums, dtype=torch.float64) / count
-    return means.mean().item(), (means.std() / len(sums) ** 0.5).item() if len(sums) > 1 else None
+def clustered(sums, counts):
+    """Mean over all positions, of which each row has as many as `counts` says, and its standard error over rows."""
+    sums, counts = torch.tensor(sums, dtype=torch.float64), torch.tensor(counts, dtype=torch.float64)
+    mean, rows = sums.sum() / counts.sum(), len(sums)
+    apart = (sums - mean * counts) / counts.mean()
+    return mean.item(), (apart.square().sum() / (rows - 1) / rows).sqrt().item() if rows > 1 else None
 
 
 def compare(scorer, cache, rows, block):
-    divergences, ratios, tops, positions = [], [], [], 0
+    divergences, ratios, tops, positions = [], [], [], []
     kept = full = 0
     for row in rows:
         exact, layers = scorer.run(row)
@@ -171,7 +173,7 @@ def compare(scorer, cache, rows, block):
         divergences.append((p.exp() * (p - q)).sum().item())
         ratios.append((p - q).gather(1, targets).sum().item())
         tops.append((p.argmax(-1) == q.argmax(-1)).sum().item())
-        positions = len(targets)
+        positions.append(len(targets))
     kld, kld_error = clustered(divergences, positions)
     return {"kept_ratio": kept / full, "kld": kld, "kld_error": kld_error,
             "perplexity_ratio": math.exp(clustered(ratios, positions)[0]), "same_top": clustered(tops, positions)[0]}

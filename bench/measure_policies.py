@@ -206,6 +206,8 @@ def cells(row):
 
 def main():
     arguments = parse_arguments()
+    if arguments.plots:  # they show how far the others are from it
+        arguments.policies = list(dict.fromkeys(("full", *arguments.policies)))
     results = json.loads(arguments.results.read_text()) if arguments.results and arguments.results.exists() else {}
     lengths = " / ".join(str(length) for length in arguments.recall_tokens)
     with tempfile.TemporaryDirectory() as directory:
@@ -220,7 +222,7 @@ def main():
                     if arguments.results:
                         arguments.results.write_text(json.dumps(results, indent=1) + "\n")
                 print(f"| {policy} | {cells(rows[policy])} |", flush=True)
-            if arguments.plots and "full" in rows:
+            if arguments.plots:
                 arguments.plots.mkdir(parents=True, exist_ok=True)
                 plot_budgets(cache.name, {policy: rows[policy] for policy in arguments.policies}, arguments.recall_tokens[-1],
                              arguments.plots / f"policies-{cache.name.replace(' ', '-').replace(',', '')}.svg")

@@ -46,8 +46,9 @@ def score(model, rows, plain):
         found = log_probabilities(model, row)
         divergences.append(1000 * (expected.exp() * (expected - found)).sum().item())
         same.append((expected.argmax(-1) == found.argmax(-1)).sum().item())
-    mean, error = clustered(divergences, len(rows[0]))
-    return mean, error or 0, clustered(same, len(rows[0]))[0]
+    counts = [len(row) for row in rows]
+    mean, error = clustered(divergences, counts)
+    return mean, error or 0, clustered(same, counts)[0]
 
 
 def main():

@@ -15,6 +15,8 @@ import pathlib
 import shutil
 import subprocess
 
+from kept_results import check_settings
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEXTS = ROOT / "tests" / "data" / "texts"
 METHODS = {
@@ -70,7 +72,7 @@ def main():
     parser.add_argument("--seq-len", type=int, default=512)
     options = parser.parse_args()
     options.out = options.out or pathlib.Path(f"{options.checkpoint.resolve().name}-windows")
-    options.out.mkdir(parents=True, exist_ok=True)
+    check_settings(options.out, {name: getattr(options, name) for name in ("checkpoint", "calibration", "text", "num_sequences", "seq_len")})
     known = options.out / "windows.json"
     results = json.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
     for name in options.methods:

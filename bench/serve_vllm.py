@@ -77,6 +77,7 @@ class Engine:
         self.pipe, there = spawn.Pipe()
         self.process = spawn.Process(target=serve, args=(there, settings))
         self.process.start()
+        there.close()  # so that an engine that ends is an error here
         self.blocks = self.pipe.recv()
 
     def run(self, batch: list[dict], tokens: int) -> tuple[float, list[list[int]]]:

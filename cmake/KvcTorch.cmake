@@ -2,34 +2,43 @@
 # toolkit even for CPU code and overrides the project's CUDA flags.
 #   kvc_fmt    fmt's headers, the copy inside torch, so that one build sees one fmt; its code is in kvc_core
 #   kvc_torch  libtorch_cpu and libc10 (and libtorch_cuda, cuSOLVER where KVC_CUDA is on)
+# kvc_torch_version(RESULT DIR): the version of the torch package there; empty if it has no headers.
+function(kvc_torch_version result directory)
+  set(_header "${directory}/include/torch/headeronly/version.h")
+  set(_version "")
+  if(EXISTS "${_header}")
+    file(READ "${_header}" _text)
+    foreach(_part MAJOR MINOR PATCH)
+      string(REGEX MATCH "define TORCH_VERSION_${_part} ([0-9]+)" _ "${_text}")
+      list(APPEND _version "${CMAKE_MATCH_1}")
+    endforeach()
+    list(JOIN _version "." _version)
+  endif()
+  set(${result} "${_version}" PARENT_SCOPE)
+endfunction()
+
 if(NOT KVC_TORCH_DIR)
   foreach(_python "${CMAKE_CURRENT_SOURCE_DIR}/.venv/bin/python" "${CMAKE_CURRENT_SOURCE_DIR}/.venv-peers/bin/python"
           python3)
     execute_process(
       COMMAND "${_python}" -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
       OUTPUT_VARIABLE _torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE _failed)
-    if(NOT _failed)
+    kvc_torch_version(_found_version "${_torch_dir}")
+    if(NOT _failed AND _found_version STREQUAL TORCH_VERSION)
       set(KVC_TORCH_DIR "${_torch_dir}" CACHE PATH "" FORCE)
       break()
     endif()
   endforeach()
 endif()
-set(_version_header "${KVC_TORCH_DIR}/include/torch/headeronly/version.h")
-if(NOT EXISTS "${_version_header}")
-  message(FATAL_ERROR "LibTorch ${TORCH_VERSION} not found (looked in .venv, .venv-peers, python3 and KVC_TORCH_DIR='${KVC_TORCH_DIR}'). "
-          "Run scripts/setup.sh, or pass -DKVC_TORCH_DIR=<directory with include/ and lib/>.")
-endif()
-file(READ "${_version_header}" _version_text)
-set(_found_version "")
-foreach(_part MAJOR MINOR PATCH)
-  string(REGEX MATCH "define TORCH_VERSION_${_part} ([0-9]+)" _ "${_version_text}")
-  list(APPEND _found_version "${CMAKE_MATCH_1}")
-endforeach()
-list(JOIN _found_version "." _found_version)
+kvc_torch_version(_found_version "${KVC_TORCH_DIR}")
 if(NOT _found_version STREQUAL TORCH_VERSION)
   set(_wrong_dir "${KVC_TORCH_DIR}")
   unset(KVC_TORCH_DIR CACHE)  # so that the next run looks again
-  message(FATAL_ERROR "${_wrong_dir}: LibTorch ${TORCH_VERSION} expected, ${_found_version} found. Run scripts/setup.sh.")
+  if(_found_version)
+    message(FATAL_ERROR "${_wrong_dir}: LibTorch ${TORCH_VERSION} expected, ${_found_version} found. Run scripts/setup.sh.")
+  endif()
+  message(FATAL_ERROR "LibTorch ${TORCH_VERSION} not found (looked in .venv, .venv-peers, python3 and KVC_TORCH_DIR='${_wrong_dir}'). "
+          "Run scripts/setup.sh, or pass -DKVC_TORCH_DIR=<directory with include/ and lib/>.")
 endif()
 
 add_library(kvc_c10 SHARED IMPORTED)

@@ -134,6 +134,7 @@ const std::string& Checkpoint::hash() const {
     add(std::as_bytes(std::span(shard->header())));
   }
   for (const auto& [name, found] : tensors_) {
+    check_interrupt();
     const std::uint64_t sum = checksum_of(shards_[found.shard]->bytes(*found.info));
     add(std::as_bytes(std::span(&sum, 1)));
   }

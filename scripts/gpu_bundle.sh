@@ -6,7 +6,7 @@
 #   scripts/gpu_bundle.sh [--out FILE] [--arch LIST] [--build DIR] [--programs DIR] [--data]
 #
 #   --out FILE       the archive (default: build/gpu-bundle.tar.xz); a name in .tar: not compressed
-#   --arch LIST      GPU architectures, as in "90a" or "80;90a" (default: 90a)
+#   --arch LIST      GPU architectures, as in "90a" or "80;90a" (default: 90a, or those that --programs were built for)
 #   --build DIR      where to build (default: build/gpu-bundle-build)
 #   --programs DIR   packs the programs of this directory, and the op library of ../lib beside it, and builds nothing
 #   --data           packs tests/data/reference-llama and texts too: run.sh then needs no --data
@@ -14,7 +14,7 @@
 # There: python3 -m tarfile -e gpu-bundle.tar.xz DIR && DIR/gpu-bundle/run.sh --data tests/data
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-out="$root/build/gpu-bundle.tar.xz" arch=90a build="$root/build/gpu-bundle-build" programs="" data=""
+out="$root/build/gpu-bundle.tar.xz" arch="" build="$root/build/gpu-bundle-build" programs="" data=""
 readonly PROGRAMS=(kvrun kvconvert kvvalidate)
 readonly OPS=libkvconvert_ops.so
 # What the other machine has: glibc, g++'s libraries and OpenMP; torch and CUDA.
@@ -28,14 +28,19 @@ usage() { sed -n '2,15p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 while [ $# -gt 0 ]; do
   case "$1" in
     --out | --arch | --build | --programs) [ $# -ge 2 ] || usage ;;&
-    --out) out="$2"; shift 2 ;;
+    --out) out="$(realpath -m "$2")"; shift 2 ;;
     --arch) arch="$2"; shift 2 ;;
-    --build) build="$2"; shift 2 ;;
-    --programs) programs="$2"; shift 2 ;;
+    --build) build="$(realpath -m "$2")"; shift 2 ;;
+    --programs) programs="$(realpath -m "$2")"; shift 2 ;;
     --data) data=1; shift ;;
     *) usage ;;
   esac
 done
+
+[[ $out == *.tar ]] || command -v xz >/dev/null || fail "no xz; install xz-utils, or pass --out with a name in .tar"
+[ -z "$programs" ] || [ -n "$arch" ] ||
+  arch="$(sed -n 's/^KVC_CUDA_ARCHITECTURES:[^=]*=//p' "$programs/../CMakeCache.txt" 2>/dev/null || true)"
+arch="${arch:-90a}"
 
 needed() { readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'; }
 

@@ -42,8 +42,8 @@ done
 [[ $seconds =~ ^[0-9]+$ ]] || usage
 json="${json:-$build/gpu_check.json}"
 if [ -z "$bundle" ]; then
-  for found in "$build"/../gpu-bundle.tar.xz "$build"/../gpu-bundle; do
-    [ ! -e "$found" ] || bundle="$found"
+  for found in "$build"/../gpu-bundle.tar.xz "$build"/../gpu-bundle; do  # the newer one
+    [ ! -e "$found" ] || { [ -n "$bundle" ] && [ "$bundle" -nt "$found" ]; } || bundle="$found"
   done
 elif [ ! -e "$bundle" ]; then
   echo "gpu_check: --bundle $bundle: no such file or directory; scripts/gpu_bundle.sh makes one" >&2
@@ -161,8 +161,14 @@ fi
 start=$SECONDS due=75  # anew: the build took any time
 mapfile -t tests < <(programs _test)
 mapfile -t benchmarks < <(programs _bench)
+# find_families PROGRAM: sets families. A program that does not start, or has none, is a step that failed.
+find_families() {
+  families="$("$1" --families)" || families=""
+  [ -n "$families" ] || step "$(basename "$1") --families" 30 sh -c '"$1" --families && echo "no families" && exit 1' sh "$1"
+}
 for program in "${tests[@]}"; do
-  for family in $("$program" --families); do
+  find_families "$program"
+  for family in $families; do
     step "$(basename "$program") $family" 60 "$program" "${family}_"
   done
 done
@@ -179,7 +185,9 @@ if [ -z "$quick" ]; then
   # Its first start, which loads all libraries from disk, is a step too.
   [ -z "$bundle" ] || [ "$outcome" != passed ] || step bundle 60 "$bundle/run.sh" --python "$python" --exec kvrun --version
   if [ -n "$bundle" ] && [ "$outcome" = passed ]; then
-    for case in $("$bundle/run.sh" --python "$python" --list); do
+    cases="$("$bundle/run.sh" --python "$python" --list)" || cases=""
+    [ -n "$cases" ] || step "bundle --list" 30 sh -c '"$1" --python "$2" --list && echo "no cases" && exit 1' sh "$bundle/run.sh" "$python"
+    for case in $cases; do
       measure "bundle_$case" "$bundle/run.sh" --python "$python" --data "$root/tests/data" --seconds 60 "$case"
     done
   fi
@@ -220,7 +228,8 @@ if [ -z "$quick" ]; then
   [ -n "$sanitizer" ] || echo "== no compute-sanitizer: skipped"
   for tool in ${sanitizer:+memcheck racecheck}; do
     for program in "${tests[@]}"; do
-      for family in $("$program" --families); do
+      find_families "$program"
+      for family in $families; do
         step "$(basename "$program") $family under $tool" 90 \
           "$sanitizer" --tool "$tool" --error-exitcode 1 --print-limit 5 "$program" "${family}_"
       done

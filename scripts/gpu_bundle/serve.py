@@ -88,11 +88,10 @@ def main():
     try:
         import torch
         from transformers import AutoModelForCausalLM, DynamicCache, __version__
-
-        import kvconvert  # noqa: F401  (makes the Auto classes load converted directories)
     except ImportError as missing:
         print(json.dumps({"skipped": f"{missing}"}))
         return 0
+    import kvconvert  # noqa: F401  (makes the Auto classes load converted directories)
 
     def load(directory, device):
         return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).to(device)

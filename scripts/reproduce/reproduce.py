@@ -165,7 +165,7 @@ def measure_reuse(rows):
     """SemShareKV: prompts that are read with a similar one's cache."""
     model = [] if rows.bundled else [rows.options.model]
     text = ["--text", rows.texts[0]] if rows.texts else []
-    lengths = [str(tokens) for tokens in (500, 1000, 2000, 5000) if tokens < rows.length] or [str(rows.length // 2)]
+    lengths = [str(tokens) for tokens in (500, 1000, 2000, 5000) if tokens + 64 <= rows.length] or [str(rows.length // 2)]
     command = [sys.executable, ROOT / "bench/bench_reuse.py", *model, "--kvrun", rows.options.bin / "kvrun", *text, "--tokens", *lengths]
     subprocess.run([str(word) for word in command], check=True)
 

@@ -7,7 +7,8 @@ source versions.env
 
 for program in "clang-format-$CLANG_FORMAT_VERSION" clang-format; do
   if command -v "$program" >/dev/null && "$program" --version | grep -q "version $CLANG_FORMAT_VERSION\."; then
-    git ls-files -z -- '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 "$program" --dry-run --Werror
+    { git ls-files -z -- '*.h' '*.cpp' '*.cu' '*.cuh' 2>/dev/null ||
+      find . \( -name 'build*' -o -name '.*' -not -name . \) -prune -o -regex '.*\.\(h\|cpp\|cu\|cuh\)' -print0; } | xargs -0 "$program" --dry-run --Werror
     echo "all sources are formatted"
     exit 0
   fi

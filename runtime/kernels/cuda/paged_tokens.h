@@ -100,12 +100,12 @@ struct ReadTokens {
 
 // What attention over codes reads of a sequence of `tokens` tokens whose last one asks.
 struct CodedSpan {
-  int window = 0;          // the query sees as many last tokens, itself included; 0: all
-  int exact_tiles = 1;     // read exactly: the query's own, and those before; 0: none
-  bool has_first = false;  // token 0 is read apart from the others (DeviceBlock::first)
-  int most_tokens =
-      0x7FFFFFFF;  // that scratch memory is for; of a longer sequence only as many are read
+  int window = 0;                // the query sees as many last tokens, itself included; 0: all
+  int exact_tiles = 1;           // read exactly: the query's own, and those before; 0: none
+  bool has_first = false;        // token 0 is read apart from the others (DeviceBlock::first)
+  int most_tokens = 0x7FFFFFFF;  // scratch memory is for as many; a longer sequence is cut
 
+  // What is read of a sequence's tokens.
   KVC_HOST_DEVICE int within(int tokens) const {
     return tokens < most_tokens ? tokens : most_tokens;
   }
