@@ -41,7 +41,8 @@ def main() -> int:
     left = numpy.linalg.qr(random.standard_normal((options.rows, n)))[0]
     right = numpy.linalg.qr(random.standard_normal((n, n)))[0]
     rows = ((left / (1 + numpy.arange(n) / 16)) @ right).astype(numpy.float32)
-    ours, theirs = [], []
+    numpy.linalg.svd(rows, full_matrices=False)  # both sides run once before they are timed
+    ours, theirs, excess = [], [], 0.0
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "rows.f32"
         path.write_bytes(rows.tobytes())
@@ -49,6 +50,7 @@ def main() -> int:
         for _ in range(options.rounds):
             result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             ours.append(result["seconds"])
+            excess = max(excess, result["excess"])
             start = time.perf_counter()
             numpy.linalg.svd(rows, full_matrices=False)
             theirs.append(time.perf_counter() - start)
@@ -56,7 +58,7 @@ def main() -> int:
     ratio = statistics.median(theirs) / statistics.median(ours)
     print(f"{ratio:.1f} times as fast (medians, {options.solver}, rank {options.rank} of {options.rows} x {n}, "
           f"{options.threads} threads; at least {options.min_ratio:g}, excess at most {options.max_excess:g})")
-    return 0 if ratio >= options.min_ratio and result["excess"] <= options.max_excess else 1
+    return 0 if ratio >= options.min_ratio and excess <= options.max_excess else 1
 
 
 if __name__ == "__main__":
