@@ -206,8 +206,7 @@ def main():
     options.out = options.out or pathlib.Path(f"{options.subject}-comparison")
     known = options.out / "comparison.json"
     results = json.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
-    check_settings(options.out, {name: getattr(options, name) for name in
-                                 ("checkpoint", "calibration", "text", "num_sequences", "seq_len", "block", "recall")})
+    check_settings(known, options, ("checkpoint", "calibration", "text", "num_sequences", "seq_len", "block", "recall"))
     options.checkpoint = in_16_bits(options.checkpoint, options.out / "checkpoint")
     for name in options.methods:
         method = METHODS[name]

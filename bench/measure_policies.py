@@ -24,6 +24,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from kept_results import check_settings
 from policy_plots import plot_budgets, plot_compositions
 from recall_facts import COLOURS, THINGS
 
@@ -208,6 +209,9 @@ def main():
     arguments = parse_arguments()
     if arguments.plots:  # they show how far the others are from it
         arguments.policies = list(dict.fromkeys(("full", *arguments.policies)))
+    if arguments.results:
+        check_settings(arguments.results, arguments, ("checkpoint", "kv_dtype", "text", "num_sequences", "seq_len", "block", "recall",
+                                                      "recall_tokens", "prompts", "new_tokens"))
     results = json.loads(arguments.results.read_text()) if arguments.results and arguments.results.exists() else {}
     lengths = " / ".join(str(length) for length in arguments.recall_tokens)
     with tempfile.TemporaryDirectory() as directory:

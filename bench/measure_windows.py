@@ -72,8 +72,8 @@ def main():
     parser.add_argument("--seq-len", type=int, default=512)
     options = parser.parse_args()
     options.out = options.out or pathlib.Path(f"{options.checkpoint.resolve().name}-windows")
-    check_settings(options.out, {name: getattr(options, name) for name in ("checkpoint", "calibration", "text", "num_sequences", "seq_len")})
     known = options.out / "windows.json"
+    check_settings(known, options, ("checkpoint", "calibration", "text", "num_sequences", "seq_len"))
     results = json.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
     for name in options.methods:
         print(f"\n### {name}, kept_ratio {options.kept_ratio:g}\n\n| sinks, window | "

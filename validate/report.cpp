@@ -135,8 +135,9 @@ std::vector<std::string> warnings(const ValidationReport& report) {
   if (std::string warning = calibration_warning(report); !warning.empty()) {
     all.push_back(std::move(warning));
   }
-  if (report.overlap && !overlap_warning(*report.overlap).empty()) {
-    all.push_back(overlap_warning(*report.overlap));
+  if (std::string warning = report.overlap ? overlap_warning(*report.overlap) : "";
+      !warning.empty()) {
+    all.push_back(std::move(warning));
   }
   return all;
 }

@@ -35,14 +35,19 @@ class _Step:
         return self._first[window]
 
 
-_latest = threading.local()  # engines may run in several threads
+class _LatestStep(threading.local):
+    """A thread's last one: engines may run in several."""
+
+    def __init__(self) -> None:
+        self._step: _Step | None = None
+
+    def find(self, pages: torch.Tensor, table: torch.Tensor, lens: torch.Tensor, max_tokens: int) -> _Step:
+        if self._step is None or not self._step.is_of(pages, table, lens, max_tokens):
+            self._step = _Step(pages, table, lens, max_tokens)
+        return self._step
 
 
-def _step_of(pages: torch.Tensor, table: torch.Tensor, lens: torch.Tensor, max_tokens: int) -> _Step:
-    step = getattr(_latest, "step", None)
-    if step is None or not step.is_of(pages, table, lens, max_tokens):
-        step = _latest.step = _Step(pages, table, lens, max_tokens)
-    return step
+_latest = _LatestStep()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +70,7 @@ class DeviceLayerRows(LayerRows):
             raise ValueError(f"pages: {pages.dtype}, expected {query.dtype}, as the query")
         tokens, heads = pages.shape[3:5]
         max_tokens = min(max_tokens, block_table.shape[1] * tokens)
-        step, parts = _step_of(pages, block_table, lens, max_tokens), self._parts(query.device)
+        step, parts = _latest.find(pages, block_table, lens, max_tokens), self._parts(query.device)
         places = torch.add(step.addresses, parts[:, None, None], alpha=pages.stride(2) * pages.itemsize)
         query = query.contiguous()
         result = out if out.is_contiguous() else torch.empty_like(query)
