@@ -1,11 +1,13 @@
 """Conversions from Python: the programs' options as keyword arguments, their results as values."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from kvconvert_programs import ProgramError, environment, path_of
@@ -38,6 +40,17 @@ def flags(options: dict[str, Any]) -> list[str]:
     return arguments
 
 
+def _passed_on(lines: Iterable[str]) -> list[str]:
+    """The lines of a program's standard error. All but its errors are passed on as they come: notes, and the progress of stages."""
+    notes = []
+    for line in lines:
+        notes.append(line.rstrip("\n"))
+        if "error: " not in line:
+            sys.stderr.write(line)
+            sys.stderr.flush()
+    return notes
+
+
 def _result(checkpoint: Path, arguments: list[str]) -> dict[str, Any]:
     """What kvconvert prints; its notes go to standard error. Raises ProgramError with its errors."""
     directory = os.fspath(checkpoint)
@@ -45,18 +58,19 @@ def _result(checkpoint: Path, arguments: list[str]) -> dict[str, Any]:
         directory = os.path.join(os.curdir, directory)
     command = [path_of("kvconvert"), directory, *arguments, "--json"]
     # In a session of its own: an interrupt reaches it once, from here, and it ends what it has begun.
-    with subprocess.Popen(command, env=environment(), text=True, start_new_session=True,
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with (subprocess.Popen(command, env=environment(), encoding="utf-8", errors="replace", start_new_session=True,
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process,
+          concurrent.futures.ThreadPoolExecutor(1) as reader):
+        printed = reader.submit(process.stdout.read)
         try:
-            printed, notes = process.communicate()
-        except KeyboardInterrupt:
+            notes = _passed_on(process.stderr)
+        except BaseException:
             process.send_signal(signal.SIGINT)
-            process.communicate()
+            process.stderr.read()
             raise
     if process.returncode != 0:
-        raise ProgramError("\n".join([line for line in notes.splitlines() if "error: " in line] or notes.splitlines()[-5:]))
-    sys.stderr.write(notes)
-    return json.loads(printed)
+        raise ProgramError("\n".join([line for line in notes if "error: " in line] or notes[-5:]))
+    return json.loads(printed.result())
 
 
 def convert(checkpoint: Path, *, out: Path, **options: Any) -> dict[str, Any]:

@@ -1,6 +1,9 @@
 """What transformers cannot do with a converted directory is an error that names the subject and the way out."""
 
+import contextlib
 import copy
+import io
+import os
 import pathlib
 import pickle
 import signal
@@ -9,6 +12,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 import warnings
 
 import torch
@@ -246,6 +250,28 @@ class OptionsTest(unittest.TestCase):
             self.assertFalse({name for name in left if "partial" in name or name == "x"}, left)
             running = subprocess.run(["pgrep", "-f", f"{folder}/x"], capture_output=True, text=True).stdout
             self.assertEqual(running, "")
+
+    def test_notes_come_while_the_program_runs(self):
+        """The program waits for an answer to its first note."""
+        with tempfile.TemporaryDirectory() as folder:
+            answer, program = pathlib.Path(folder) / "answer", pathlib.Path(folder) / "kvconvert"
+            program.write_text(f"""#!/bin/sh
+echo 'calibration 1/2' >&2
+for _ in $(seq 600); do [ -e {answer} ] && break; sleep 0.1; done
+[ -e {answer} ] || {{ echo 'error: no answer' >&2; exit 1; }}
+echo '{{"answered": true}}'
+""", encoding="utf-8")
+            program.chmod(0o755)
+
+            class Answering(io.StringIO):
+                def write(self, text):
+                    answer.touch()
+                    return super().write(text)
+
+            with (unittest.mock.patch.dict(os.environ, KVCONVERT_BIN=folder),
+                  contextlib.redirect_stderr(Answering()) as notes):
+                self.assertEqual(kvconvert.plan(REFERENCE), {"answered": True})
+            self.assertEqual(notes.getvalue(), "calibration 1/2\n")
 
     def test_values(self):
         self.assertAlmostEqual(kvconvert.plan(REFERENCE, kept_ratio=0.25, force=False)["kept_ratio_coded"], 0.25, delta=0.01)
