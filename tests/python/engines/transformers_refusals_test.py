@@ -239,7 +239,9 @@ class OptionsTest(unittest.TestCase):
 
     def test_an_interrupt_ends_the_program(self):
         with tempfile.TemporaryDirectory() as folder:
-            code = f"import kvconvert; kvconvert.convert({str(REFERENCE)!r}, out={folder + '/x'!r}, num_sequences=200, validate=False)"
+            # A test runner in the background of a shell ignores interrupts, and so does what it starts.
+            code = ("import signal, kvconvert; signal.signal(signal.SIGINT, signal.default_int_handler); "
+                    f"kvconvert.convert({str(REFERENCE)!r}, out={folder + '/x'!r}, num_sequences=200, validate=False)")
             process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
             while not any(pathlib.Path(folder).iterdir()):
                 self.assertIsNone(process.poll())
