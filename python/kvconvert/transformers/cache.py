@@ -26,7 +26,8 @@ class Step:
     past: list[int]  # tokens of each row before the step
     lengths: list[int]  # and after it
     seq_lens: torch.Tensor  # lengths, int32 [batch]
-    slots: torch.Tensor  # int64 [batch * q]: where tokens are stored, -1 for padding
+    tokens: torch.Tensor | None  # int64 [stored]: which of the batch * q are no padding; None: all
+    slots: torch.Tensor  # int64 [stored]: where these are stored
     open_tiles: torch.Tensor  # int32 [batch, exact_tiles]: those that the last token of each row reads exactly
     kept: torch.Tensor  # bool [batch, q]: tokens whose rows are kept exactly
     open_places: torch.Tensor  # int64 [kept tokens]: where
@@ -36,6 +37,11 @@ class Step:
     def num_tiles(self) -> int:
         """Tiles of the longest row."""
         return -(-max(self.lengths) // TILE)
+
+    def without_padding(self, rows: torch.Tensor) -> torch.Tensor:
+        """[stored, ...] of [batch, q, ...]: those of a sequence are neighbours."""
+        rows = rows.flatten(0, 1)
+        return rows if self.tokens is None else rows[self.tokens]
 
     def on(self, device: torch.device) -> "Step":
         """The same for layers on another device than the tokens'."""
@@ -132,10 +138,7 @@ class CodedCache(Cache):
         if max(lengths) > self.codes.max_positions:
             raise ConversionError(f"{max(lengths)} tokens: the model was converted for {self.codes.max_positions}; "
                                   "shorten the text or crop the cache")
-        tiles = -(-max(lengths) // TILE)
-        rows = torch.arange(batch, device=device)[:, None] * (tiles * TILE)
-        slots = torch.where(index < 0, index, rows + index).flatten()
-        self.step = self._step(index, past, lengths, slots)
+        self.step = self._step(index, past, lengths, None if new is None else new.flatten().nonzero().flatten())
         if new is not None or self._columns is not None:
             old = self._columns if self._columns is not None else torch.ones(batch, columns, dtype=torch.bool,
                                                                              device=device)
@@ -144,17 +147,20 @@ class CodedCache(Cache):
         self._lengths = lengths
         return expected
 
-    def _step(self, index: torch.Tensor, past: list[int], lengths: list[int], slots: torch.Tensor) -> Step:
+    def _step(self, index: torch.Tensor, past: list[int], lengths: list[int], tokens: torch.Tensor | None) -> Step:
         lens = torch.tensor(lengths, device=index.device)
         rows = torch.arange(len(lengths), device=index.device)
+        tiles = -(-max(lengths) // TILE)  # of each row
+        slots = (rows[:, None] * (tiles * TILE) + index).flatten()
         each, exact = self.codes.open_tiles, self.codes.exact_tiles
         last = (lens - 1).clamp(min=0)[:, None]
         first_kept = (last // TILE - exact).clamp(min=0) * TILE
         kept = (index >= 0) & (index >= first_kept)
         places = open_tile(rows[:, None], index, each) * TILE + index % TILE
         read = last - TILE * torch.arange(exact - 1, -1, -1, device=index.device)
-        return Step(index, past, lengths, lens.int(), slots, open_tile(rows[:, None], read.clamp(min=0), each).int(), kept,
-                    places[kept], self._refill(past, first_kept[:, 0].tolist()))
+        return Step(index, past, lengths, lens.int(), tokens, slots if tokens is None else slots[tokens],
+                    open_tile(rows[:, None], read.clamp(min=0), each).int(), kept, places[kept],
+                    self._refill(past, first_kept[:, 0].tolist()))
 
     def _refill(self, past: list[int], first_kept: list[int]) -> list[tuple[int, int, int]]:
         """Step.refills of a step behind which each row's exact rows begin at first_kept. A step reads open tiles from codes where
@@ -243,6 +249,8 @@ class CodedCache(Cache):
                 self._columns = self._columns[rows.to(self._columns.device)]
         for store in self.stores:
             store.take_rows(rows)
+            if self._lengths:
+                store.crop(self._lengths)  # the longest may be gone
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         """Rows of another order, some repeated: the beams that beam search goes on with."""

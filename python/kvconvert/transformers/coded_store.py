@@ -65,11 +65,11 @@ class CodeStore:
     def _store(self, codes: LayerCodes, place: int, step: "Step", key: torch.Tensor, value: torch.Tensor) -> None:
         if place == 0:
             self._waiting = []  # of a pass that was interrupted
-        self._waiting.append(tuple(tensor.transpose(1, 2).flatten(0, 1) for tensor in (key.detach(), value.detach())))
+        self._waiting.append(tuple(step.without_padding(tensor.transpose(1, 2)) for tensor in (key.detach(), value.detach())))
         if len(self._waiting) == len(self.layers):
             keys, values = (list(tensors) for tensors in zip(*self._waiting))
             self._waiting = []
-            codes.store(self.pages.flatten(0, 1), step.slots, step.index.clamp(min=0).flatten(), keys, values)
+            codes.store(self.pages.flatten(0, 1), step.slots, step.without_padding(step.index), keys, values)
 
     def _keep(self, codes: LayerCodes, place: int, step: "Step", key: torch.Tensor, value: torch.Tensor) -> None:
         """Keeps the step's tokens of the last tiles of every row."""

@@ -81,7 +81,7 @@ def latent_store(checkpoint: LatentCheckpoint, parts: list[LayerParts], vllm_con
     store = LatentStore(checkpoint, parts, device_of(vllm_config))
     if not store.group.calibrated:
         for part in parts:
-            hold_inputs(part.parent.qkv_proj, part.attention.layer_name)
+            hold_inputs(part.parent.qkv_proj, part.attention.layer_name, vllm_config.compilation_config)
     return store
 
 

@@ -3,10 +3,12 @@
 import functools
 import threading
 import unittest
+import unittest.mock
 
 import torch
 
 import kvconvert
+from kvconvert.codes import LayerCodes
 
 from conversions import reference
 from latent_cases import PCA, Case, latent, load
@@ -97,6 +99,51 @@ class PassesTest(Case):
                 model(ids, labels=ids)
             model.gradient_checkpointing_disable()
             torch.testing.assert_close(model(ids, labels=ids).loss, expected)
+
+    def padded(self, lengths, columns):
+        """Texts of these lengths, padded on the left: ids and mask."""
+        ids, mask = torch.zeros(len(lengths), columns, dtype=torch.long), torch.zeros(len(lengths), columns, dtype=torch.long)
+        for row, length in enumerate(lengths):
+            ids[row, columns - length:], mask[row, columns - length:] = self.text[0, 200 * row:200 * row + length], 1
+        return ids, mask
+
+    def in_passes(self, model, cache, ids, mask):
+        """Logits of tokens that are read five at a time behind the columns of a mask."""
+        found = []
+        for piece in ids.split(5, 1):
+            mask = torch.cat((mask, torch.ones_like(piece)), 1)
+            found.append(model(piece, attention_mask=mask, past_key_values=cache).logits)
+        return torch.cat(found, 1)
+
+    def test_short_rows_go_on_without_the_longest(self):
+        rest = self.text[:, 700:740]
+        for name in CONVERSIONS:
+            with self.subTest(name):
+                model, (ids, mask), cache = model_of(name), self.padded([100, 20, 25], 100), model_of(name).new_cache()
+                model(ids, attention_mask=mask, past_key_values=cache)
+                cache.batch_select_indices(torch.tensor([1, 2]))
+                found = self.in_passes(model, cache, rest.expand(2, -1), mask[1:])
+                for row, length in ((0, 20), (1, 25)):
+                    prompt, alone = ids[row + 1:row + 2, -length:], model.new_cache()
+                    model(prompt, past_key_values=alone)
+                    expected = self.in_passes(model, alone, rest, torch.ones_like(prompt))
+                    torch.testing.assert_close(found[row:row + 1], expected, atol=2e-3, rtol=2e-3)
+
+    def test_padding_between_the_tokens_of_a_pass(self):
+        ids, mask = self.text[:, :70], torch.ones(1, 120, dtype=torch.long)
+        mask[0, 20:70] = 0
+        spread = torch.zeros_like(mask)
+        spread[mask == 1] = ids[0]
+        for name in CONVERSIONS:
+            with self.subTest(name):
+                model, cache, expected = model_of(name), model_of(name).new_cache(), model_of(name).new_cache()
+                with unittest.mock.patch.object(LayerCodes, "store", autospec=True, side_effect=LayerCodes.store) as store:
+                    found = model(spread, attention_mask=mask, past_key_values=cache).logits[mask == 1]
+                for call in store.call_args_list:  # a tile's tokens are neighbours
+                    self.assertEqual(call.args[2].tolist(), list(range(70)))
+                torch.testing.assert_close(found, model(ids, past_key_values=expected).logits[0], atol=2e-3, rtol=2e-3)
+                behind = self.in_passes(model, cache, ids[:, :5], mask)
+                torch.testing.assert_close(behind, self.in_passes(model, expected, ids[:, :5], torch.ones_like(ids)), atol=2e-3, rtol=2e-3)
 
     def test_codes_of_a_pass_after_an_interrupted_one(self):
         def interrupt(*_):

@@ -13,10 +13,14 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from vllm.compilation.backends import split_graph
+from vllm.config import CompilationConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm_checkpoints import convert
 
 from kvconvert._ops import ENVIRONMENT, ops
+from kvconvert.vllm.latent_inputs import hold_inputs
 from kvconvert.vllm.refusals import refuse_unsupported
 from kvconvert.vllm.rope import key_rope
 
@@ -227,6 +231,31 @@ class Refusals(unittest.TestCase):
         self.assertEqual(key_rope(Rotary(), 1024)[0][0].shape, (1024, 16))
         with self.assertRaisesRegex(ValueError, "RoPE has 1024 positions, and --max-model-len is 1025; lower it"):
             key_rope(Rotary(), 1025)
+
+    def test_no_graph_holds_the_inputs_of_latents(self) -> None:
+        class Projection(torch.nn.Module):
+            def forward(self, hidden):
+                return hidden * 2, None
+
+        class Layer(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.projection = Projection()
+
+            def forward(self, hidden):
+                qkv, _ = self.projection(hidden)
+                return torch.relu(qkv)
+
+        layer, compilation = Layer(), CompilationConfig(splitting_ops=["vllm::unified_attention_with_output"])
+        for name in ("first", "second"):
+            hold_inputs(layer.projection, name, compilation)
+        traced = make_fx(layer, tracing_mode="fake")(torch.ones(2, 3))
+        _, pieces = split_graph(traced, compilation.splitting_ops)
+        alone = [[node.target for node in piece.graph.graph.nodes if node.op == "call_function"]
+                 for piece in pieces if piece.is_splitting_graph]
+        hold = torch.ops.vllm.kvconvert_hold_inputs.default
+        self.assertEqual(alone, [[hold, hold]])
+        self.assertEqual(len(pieces), 3)
 
     def test_no_plan(self) -> None:
         self.refused("no kvconvert.plan", model=self.changed("plain", lambda config: config.pop("kvconvert")))
