@@ -13,6 +13,12 @@
 
 namespace kvc {
 
+namespace {
+
+constexpr int kLeastMajor = 8;  // compute capability: matrix instructions and attention in bfloat16
+
+}  // namespace
+
 void set_up_cuda(int index) {
   // Read when cuBLAS makes its first handle: workspaces of a fixed size give fixed orders of summation. kCublasWorkspaceBytes.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
@@ -23,6 +29,14 @@ void set_up_cuda(int index) {
             status == cudaSuccess ? "none found" : cudaGetErrorString(status));
   KVC_CHECK(index < count, "--device cuda:{}: this machine has {} GPU(s), numbered from 0", index,
             count);
+  int major = 0, minor = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index);
+  KVC_CHECK(
+      major >= kLeastMajor,
+      "--device cuda:{}: a GPU of compute capability {}.{}, but the kernels require {}.0 (A100) "
+      "or newer; use --device cpu",
+      index, major, minor, kLeastMajor);
   at::Context& context = at::globalContext();
   context.setDeterministicAlgorithms(true, /*warn_only=*/false);
   context.setDeterministicFillUninitializedMemory(false);
