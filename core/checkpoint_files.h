@@ -12,6 +12,9 @@
 
 namespace kvc {
 
+inline constexpr const char* kWeightsFile = "model.safetensors";
+inline constexpr const char* kWeightsIndexFile = "model.safetensors.index.json";
+
 struct ShardList {
   std::vector<std::string> files;  // sorted, inside the checkpoint's directory
   // The index's tensor -> file; empty for a single file.

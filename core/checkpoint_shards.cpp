@@ -14,8 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kSingleFile = "model.safetensors";
-constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr std::size_t kMaxIndexBytes = 256u << 20;
 constexpr std::size_t kMaxShards = 10'000;
 
@@ -61,11 +59,11 @@ ShardList read_index(const fs::path& path) {
 
 ShardList find_shards(const fs::path& directory) {
   // transformers prefers the single file where both exist.
-  if (fs::exists(directory / kSingleFile)) {
-    return {{kSingleFile}, {}};
+  if (fs::exists(directory / kWeightsFile)) {
+    return {{kWeightsFile}, {}};
   }
-  if (fs::exists(directory / kIndexFile)) {
-    return read_index(directory / kIndexFile);
+  if (fs::exists(directory / kWeightsIndexFile)) {
+    return read_index(directory / kWeightsIndexFile);
   }
   fail_without_weights(directory);
 }

@@ -5,6 +5,7 @@
 
 #include "core/arithmetic.h"
 #include "core/checkpoint.h"
+#include "core/checkpoint_files.h"
 #include "core/error.h"
 #include "core/output.h"
 #include "core/safetensors.h"
@@ -65,7 +66,7 @@ void write_checkpoint_tensors(const std::filesystem::path& directory,
   KVC_CHECK(!tensors.empty(), "{}: no tensors to write", directory.string());
   Split split = split_tensors(directory.string(), std::move(tensors), shard_bytes);
   if (split.shards.size() == 1) {
-    write_safetensors(directory / "model.safetensors", std::move(split.shards.front()));
+    write_safetensors(directory / kWeightsFile, std::move(split.shards.front()));
     return;
   }
   std::map<std::string, std::string> weight_map;
@@ -78,7 +79,7 @@ void write_checkpoint_tensors(const std::filesystem::path& directory,
     }
     write_safetensors(directory / file, std::move(split.shards[i]));
   }
-  write_file(directory / "model.safetensors.index.json", index_text(split, weight_map));
+  write_file(directory / kWeightsIndexFile, index_text(split, weight_map));
 }
 
 }  // namespace kvc

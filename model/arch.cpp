@@ -49,6 +49,7 @@ constexpr ArchSpec gemma3() {
   arch.model_type = "gemma3";
   arch.architecture = "Gemma3ForConditionalGeneration";
   arch.nested_text = true;
+  arch.settings = {{{"query_pre_attn_scalar", 256}}};  // its class caps no logits
   return arch;
 }
 
@@ -98,6 +99,7 @@ constexpr ArchSpec kArchs[] = {
      .fused_projections = true,
      .default_norm_eps = 1e-5,
      .window = WindowRule::kAllLayers,
+     .reads_layer_types = false,
      .rope = RopeRule::kLongRope,
      .partial_rotary = true},
     {.model_type = "olmo2",
@@ -134,12 +136,14 @@ constexpr ArchSpec kArchs[] = {
      .default_norm_eps = 1e-5,
      .default_tied_embeddings = true,
      .default_num_kv_heads = 2,
-     .window = WindowRule::kAllLayers},
+     .window = WindowRule::kAllLayers,
+     .reads_layer_types = false},
     {.model_type = "mixtral",
      .architecture = "MixtralForCausalLM",
      .default_norm_eps = 1e-5,
      .default_num_kv_heads = 8,
      .window = WindowRule::kAllLayers,
+     .reads_layer_types = false,
      .default_theta = 1000000,
      .experts = ExpertStyle::kMixtral},
     {.model_type = "qwen2_moe",
@@ -156,6 +160,7 @@ constexpr ArchSpec kArchs[] = {
      .default_num_kv_heads = 4,
      .window = WindowRule::kAllLayersIfUsed,
      .default_window = 4096,
+     .reads_layer_types = false,
      .experts = ExpertStyle::kQwen},
     {.model_type = "deepseek_v2",
      .architecture = "DeepseekV2ForCausalLM",

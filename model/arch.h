@@ -97,6 +97,7 @@ struct ArchSpec {
 
   WindowRule window = WindowRule::kNone;
   std::optional<int> default_window{};
+  bool reads_layer_types = true;  // false: the rule holds whatever "layer_types" says
   RopeRule rope = RopeRule::kOne;
   double default_theta = 10000;
   bool partial_rotary = false;  // honours "partial_rotary_factor"

@@ -7,7 +7,10 @@ void add_window_settings(const ArchSpec& arch, std::vector<std::string>& keys) {
   if (arch.window == WindowRule::kNone) {
     return;
   }
-  keys.insert(keys.end(), {"sliding_window", "layer_types"});
+  keys.emplace_back("sliding_window");
+  if (arch.reads_layer_types) {
+    keys.emplace_back("layer_types");
+  }
   const bool bounded = arch.window == WindowRule::kFromMaxWindowLayers ||
                        arch.window == WindowRule::kEvenBelowMaxWindowLayers;
   if (bounded || arch.window == WindowRule::kAllLayersIfUsed ||

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/checkpoint_files.h"
 #include "core/error.h"
 #include "model/config_parts.h"
 
@@ -71,6 +72,21 @@ void refuse_foreign_settings(const ConfigReader& reader, const ArchSpec& arch) {
               "{}: \"{}\" is set, which {} models do not have; it is not supported",
               reader.subject(), key, arch.model_type);
   }
+  // Null, too, lets queries see later tokens.
+  KVC_CHECK(!reader.contains("is_causal") || reader.boolean_or("is_causal", false),
+            "{}: \"is_causal\" is not true: queries see later tokens, and such attention has no KV "
+            "cache; it is not supported",
+            reader.subject());
+}
+
+// transformers reads the weights of the file that the key names.
+void refuse_other_weights(const ConfigReader& top) {
+  const std::string key = "transformers_weights";
+  const std::string file = top.text_or(key.c_str(), std::string(kWeightsFile));
+  KVC_CHECK(file == kWeightsFile || file == kWeightsIndexFile,
+            "{}: \"{}\" names \"{}\", but weights are read from {} or {}; rename the file, and "
+            "remove the key",
+            top.subject(), key, file, kWeightsFile, kWeightsIndexFile);
 }
 
 Activation resolve_activation(const ConfigReader& reader, const ArchSpec& arch) {
@@ -279,6 +295,7 @@ ModelConfig resolve(const ConfigReader& reader, const ArchSpec& arch) {
 ModelConfig parse_model_config(const Json& json, const std::string& subject) {
   KVC_CHECK(json.is_object(), "{}: expected a JSON object", subject);
   const ConfigReader top(json, subject);
+  refuse_other_weights(top);
   const ArchSpec& arch = resolve_arch(top);
   if (!arch.nested_text) {
     return resolve(top, arch);

@@ -86,6 +86,10 @@ std::vector<bool> sliding_layers(const ConfigReader& reader, const ModelConfig& 
     KVC_CHECK(!slides.back() || has_window,
               "{}: layer {} is sliding_attention, but this {} config sets no sliding window",
               reader.subject(), slides.size() - 1, config.arch->model_type);
+    KVC_CHECK(config.arch->reads_layer_types || slides.back() == has_window,
+              "{}: layer {} is {}, but transformers reads no \"layer_types\" of {} models: all "
+              "layers have the sliding window; remove the key to convert what it runs",
+              reader.subject(), slides.size() - 1, type, config.arch->model_type);
   }
   return slides;
 }

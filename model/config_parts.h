@@ -12,8 +12,8 @@
 namespace kvc {
 
 // What layers differ in: sliding windows and RoPE.
-// [num_layers]. `config` has its arch, num_layers and ropes. layer_types decide which layers slide;
-// without them the family's rule does.
+// [num_layers]. `config` has its arch, num_layers and ropes. layer_types decide which layers slide in families
+// that read them; otherwise the family's rule does.
 std::vector<LayerSpec> resolve_layers(const ConfigReader& reader, const ModelConfig& config);
 
 // RoPE settings in either spelling (rope_scaling, rope_parameters).

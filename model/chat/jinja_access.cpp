@@ -121,6 +121,9 @@ std::vector<Value> members(const Value& value, Budget& budget) {
   std::vector<Value> items;
   if (const List* list = value.list()) {
     items = list->items;
+  } else if (Generator* left = value.generator()) {
+    items.assign(left->items.begin() + static_cast<std::ptrdiff_t>(left->next), left->items.end());
+    left->next = left->items.size();
   } else if (const Dict* dict = value.dict()) {
     for (const auto& [key, unused] : dict->entries) items.emplace_back(key);
   } else if (value.is_string()) {

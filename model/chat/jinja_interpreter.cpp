@@ -167,19 +167,21 @@ std::vector<Value> Interpreter::loop_items(const Statement& statement, Scope& sc
 
 Interpreter::Flow Interpreter::run_for(const Statement& statement, Scope& scope, std::string& out) {
   const std::vector<Value> items = loop_items(statement, scope);
-  if (items.empty()) {
-    Scope inner{{}, &scope};
-    return run(statement.otherwise, inner, out);
-  }
+  bool reached_end =
+      false;  // of the body: the compiled loops of Jinja2 know no other reason for `else`
   for (std::size_t i = 0; i < items.size(); ++i) {
     budget_.step();
     Scope inner{{}, &scope};
     inner.names["loop"] = loop_value(items, i);
     inner.names["loop.cycle"] = cycle(i);
     assign(statement.targets, items[i], inner);
-    if (run(statement.body, inner, out) == Flow::kBreak) break;
+    const Flow flow = run(statement.body, inner, out);
+    reached_end = reached_end || flow == Flow::kNext;
+    if (flow == Flow::kBreak) break;
   }
-  return Flow::kNext;
+  if (reached_end) return Flow::kNext;
+  Scope inner{{}, &scope};
+  return run(statement.otherwise, inner, out);
 }
 
 void Interpreter::assign(const std::vector<std::string>& targets, const Value& value,

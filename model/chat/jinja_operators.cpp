@@ -114,6 +114,12 @@ bool contains(const Value& container, const Value& value, Budget& budget) {
     return dict->find(value) != nullptr;
   }
   if (container.is_undefined()) return false;
+  if (Generator* left = container.generator()) {  // what comes before the match is gone, too
+    while (left->next < left->items.size()) {
+      if (equal(left->items[left->next++], value, budget)) return true;
+    }
+    return false;
+  }
   if (container.list() == nullptr) refuse("in", value, container);
   const auto& items = container.list()->items;
   return std::any_of(items.begin(), items.end(),
@@ -183,6 +189,7 @@ bool equal(const Value& left, const Value& right, Budget& budget) {
     });
   }
   if (left.name_space() != nullptr) return left.name_space() == right.name_space();
+  if (left.generator() != nullptr) return left.generator() == right.generator();
   if (left.callable() != nullptr) return left.callable() == right.callable();
   return (left.is_none() && right.is_none()) || (left.is_undefined() && right.is_undefined());
 }

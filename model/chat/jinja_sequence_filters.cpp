@@ -38,11 +38,15 @@ Value key_of(const Value& value, const Value* attribute, bool case_sensitive) {
 bool truth_of(const Value* value) { return value != nullptr && value->truth(); }
 
 Value first(Interpreter& interpreter, const Value& value, const Arguments&) {
+  if (Generator* left = value.generator(); left != nullptr && left->next < left->items.size()) {
+    return left->items[left->next++];
+  }
   const auto items = members(value, interpreter.budget());
   return items.empty() ? Value::undefined("the first item") : items.front();
 }
 
 Value last(Interpreter& interpreter, const Value& value, const Arguments&) {
+  KVC_CHECK(value.generator() == nullptr, "a generator has no last item; make it a list first");
   const auto items = members(value, interpreter.budget());
   return items.empty() ? Value::undefined("the last item") : items.back();
 }
@@ -56,7 +60,8 @@ Value list_filter(Interpreter& interpreter, const Value& value, const Arguments&
 Value reverse(Interpreter& interpreter, const Value& value, const Arguments&) {
   std::vector<Value> items = members(value, interpreter.budget());
   std::reverse(items.begin(), items.end());
-  if (!value.is_string()) return Value::list(std::move(items));
+  if (value.generator() != nullptr) return Value::list(std::move(items));
+  if (!value.is_string()) return Value::generator(std::move(items));
   std::string text;
   for (const Value& one : items) text += one.string("reverse");
   return text;
@@ -96,7 +101,7 @@ Value map_filter(Interpreter& interpreter, const Value& value, const Arguments& 
     mapped.push_back(
         interpreter.filter(arguments.positional[0].string("map"), std::move(one), std::move(rest)));
   }
-  return Value::list(std::move(mapped));
+  return Value::generator(std::move(mapped));
 }
 
 // Keeps what passes a test, or with `wanted` false what does not; without a test, what is true.
@@ -117,7 +122,7 @@ Value selected(Interpreter& interpreter, const Value& value, const Arguments& ar
                            : subject.truth();
     if (holds == wanted) kept.push_back(one);
   }
-  return Value::list(std::move(kept));
+  return Value::generator(std::move(kept));
 }
 
 template <bool by_attribute, bool wanted>
@@ -147,9 +152,9 @@ Value sort(Interpreter& interpreter, const Value& value, const Arguments& argume
 }
 
 Value items_filter(Interpreter& interpreter, const Value& value, const Arguments&) {
-  if (value.is_undefined()) return Value::list({});
+  if (value.is_undefined()) return Value::generator({});
   KVC_CHECK(value.dict() != nullptr, "items of {} is not possible", value.type_name());
-  return interpreter.call(*method(value, "items"), {});
+  return Value::generator(interpreter.call(*method(value, "items"), {}).list()->items);
 }
 
 Value dictsort(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
@@ -157,7 +162,7 @@ Value dictsort(Interpreter& interpreter, const Value& value, const Arguments& ar
   const Value* by = argument(arguments, 1, "by");
   const std::int64_t part = by != nullptr && by->string("dictsort") == "value" ? 1 : 0;
   const bool case_sensitive = truth_of(argument(arguments, 0, "case_sensitive"));
-  std::vector<Value> items = items_filter(interpreter, value, {}).list()->items, keys;
+  std::vector<Value> items = items_filter(interpreter, value, {}).generator()->items, keys;
   const Value part_value(part);
   for (const Value& one : items) keys.push_back(key_of(one, &part_value, case_sensitive));
   return Value::list(sorted(std::move(items), keys, truth_of(argument(arguments, 2, "reverse")),
@@ -177,7 +182,7 @@ Value unique(Interpreter& interpreter, const Value& value, const Arguments& argu
     keys.push_back(key);
     kept.push_back(one);
   }
-  return Value::list(std::move(kept));
+  return Value::generator(std::move(kept));
 }
 
 Value sum(Interpreter& interpreter, const Value& value, const Arguments& arguments) {

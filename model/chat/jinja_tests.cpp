@@ -28,9 +28,13 @@ bool is_mapping(Interpreter&, const Value& value, const Arguments&) {
 }
 
 // As in Jinja2, what is missing can be gone through, and claims to be callable.
-bool is_iterable(Interpreter&, const Value& value, const Arguments&) {
+bool is_sequence(Interpreter&, const Value& value, const Arguments&) {
   return value.is_string() || value.list() != nullptr || value.dict() != nullptr ||
          value.is_undefined();
+}
+
+bool is_iterable(Interpreter& interpreter, const Value& value, const Arguments& arguments) {
+  return is_sequence(interpreter, value, arguments) || value.generator() != nullptr;
 }
 
 bool is_callable(Interpreter&, const Value& value, const Arguments&) {
@@ -100,7 +104,7 @@ Test find_test(const std::string& name) {
       {"boolean", type_test<bool>},
       {"mapping", is_mapping},
       {"iterable", is_iterable},
-      {"sequence", is_iterable},
+      {"sequence", is_sequence},
       {"callable", is_callable},
       {"true", is_flag<true>},
       {"false", is_flag<false>},

@@ -1,5 +1,7 @@
 #include "model/chat/jinja_value.h"
 
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -35,23 +37,44 @@ void append_hex(std::string& text, char32_t code_point) {
   text += fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + (rest >> 10), 0xDC00 + (rest & 0x3FF));
 }
 
+// As Python has it: no control, format, private or unassigned character, and no blank but the space.
+bool is_printable(char32_t value) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(value))) {
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+      return false;
+    case UTF8PROC_CATEGORY_ZS:
+      return value == ' ';
+    default:
+      return true;
+  }
+}
+
 // Inside of a list or dict: quoted with ' unless that would need escapes and " would not.
 std::string quoted_text(const std::string& text) {
   const bool has_single = text.find('\'') != std::string::npos;
   const char quote = has_single && text.find('"') == std::string::npos ? '"' : '\'';
   std::string quoted(1, quote);
-  for (const char c : text) {
-    if (c == '\n') {
+  for (const Character& character : Characters(text)) {
+    const auto value = static_cast<unsigned>(character.value);
+    if (value == '\n') {
       quoted += "\\n";
-    } else if (c == '\t') {
+    } else if (value == '\t') {
       quoted += "\\t";
-    } else if (c == '\r') {
+    } else if (value == '\r') {
       quoted += "\\r";
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-      quoted += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
+    } else if (is_printable(character.value)) {
+      if (value == static_cast<unsigned char>(quote) || value == '\\') quoted += '\\';
+      quoted += character.bytes;
+    } else if (value < 0x100) {
+      quoted += fmt::format("\\x{:02x}", value);
     } else {
-      if (c == quote || c == '\\') quoted += '\\';
-      quoted += c;
+      quoted += value < 0x10000 ? fmt::format("\\u{:04x}", value) : fmt::format("\\U{:08x}", value);
     }
   }
   return quoted + quote;
@@ -180,8 +203,8 @@ std::string to_text(const Value& value, Budget& budget) {
   if (const auto* flag = value.as<bool>()) return *flag ? "True" : "False";
   if (const auto* number = value.as<double>()) return float_text(*number);
   if (const auto* number = value.as<std::int64_t>()) return fmt::format("{}", *number);
-  KVC_CHECK(value.list() != nullptr || value.dict() != nullptr, "printing a {} is not supported",
-            value.type_name());
+  KVC_CHECK(value.list() != nullptr || value.dict() != nullptr, "printing a {} is not supported{}",
+            value.type_name(), value.generator() != nullptr ? "; make it a list first" : "");
   return repr(value, budget);
 }
 

@@ -112,6 +112,7 @@ bool parse_whole(const std::string& text, Number& number) {
 
 Value int_filter(Interpreter&, const Value& value, const Arguments& arguments) {
   const Value* absent = argument(arguments, 0, "default");
+  KVC_CHECK(!value.is_undefined(), "int of what is not defined");
   KVC_CHECK(argument(arguments, 1, "base") == nullptr, "int with a base is not supported");
   if (const auto* number = value.as<double>()) {
     if (std::fabs(*number) < 9e18) return static_cast<std::int64_t>(*number);
@@ -132,6 +133,7 @@ Value int_filter(Interpreter&, const Value& value, const Arguments& arguments) {
 
 Value float_filter(Interpreter&, const Value& value, const Arguments& arguments) {
   const Value* absent = argument(arguments, 0, "default");
+  KVC_CHECK(!value.is_undefined(), "float of what is not defined");
   if (value.is_number()) return value.number();
   if (value.is_string()) {
     double number = 0;

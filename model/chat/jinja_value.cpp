@@ -42,19 +42,29 @@ Value Value::undefined(std::string name) { return Value(Data(Undefined{std::move
 // A namespace or a macro, which nothing may hold, counts more than is allowed.
 int Value::depth() const {
   if (list() != nullptr) return list()->depth;
+  if (generator() != nullptr) return generator()->depth;
   if (dict() != nullptr) return dict()->depth;
   return name_space() != nullptr || callable() != nullptr ? kMaxDepth : 0;
 }
 
-Value Value::list(std::vector<Value> items, bool is_tuple) {
-  auto list = std::make_shared<List>();
-  for (const Value& item : items) list->depth = std::max(list->depth, item.depth() + 1);
-  KVC_CHECK(list->depth <= kMaxDepth,
+int Value::depth_around(const std::vector<Value>& items) {
+  int depth = 1;
+  for (const Value& item : items) depth = std::max(depth, item.depth() + 1);
+  KVC_CHECK(depth <= kMaxDepth,
             "a list that holds a namespace, a macro or more than {} levels is not supported",
             kMaxDepth);
-  list->items = std::move(items);
-  list->is_tuple = is_tuple;
-  return Value(Data(std::shared_ptr<const List>(std::move(list))));
+  return depth;
+}
+
+Value Value::list(std::vector<Value> items, bool is_tuple) {
+  const int depth = depth_around(items);
+  return Value(Data(std::shared_ptr<const List>(
+      std::make_shared<List>(List{std::move(items), is_tuple, depth}))));
+}
+
+Value Value::generator(std::vector<Value> items) {
+  const int depth = depth_around(items);
+  return Value(Data(std::make_shared<Generator>(Generator{std::move(items), 0, depth})));
 }
 
 Value Value::dict(Dict dict) {
@@ -116,6 +126,11 @@ const List* Value::list() const {
   return pointer == nullptr ? nullptr : pointer->get();
 }
 
+Generator* Value::generator() const {
+  const auto* pointer = as<std::shared_ptr<Generator>>();
+  return pointer == nullptr ? nullptr : pointer->get();
+}
+
 const Dict* Value::dict() const {
   const auto* pointer = as<std::shared_ptr<const Dict>>();
   return pointer == nullptr ? nullptr : pointer->get();
@@ -159,8 +174,8 @@ bool Value::truth() const {
 
 const char* Value::type_name() const {
   if (list() != nullptr && list()->is_tuple) return "tuple";
-  constexpr const char* kNames[] = {"undefined", "None", "bool", "int",       "float",
-                                    "str",       "list", "dict", "namespace", "function"};
+  constexpr const char* kNames[] = {"undefined", "None", "bool",      "int",      "float",    "str",
+                                    "list",      "dict", "namespace", "function", "generator"};
   return kNames[data_.index()];
 }
 

@@ -37,6 +37,13 @@ struct List {
   int depth = 1;
 };
 
+// Python's generator: true whatever is left of it, and each of its items comes once.
+struct Generator {
+  std::vector<Value> items;
+  std::size_t next = 0;
+  int depth = 1;
+};
+
 // Keys are strings or integers, in the order of their insertion.
 struct Dict {
   std::vector<std::pair<Value, Value>> entries;
@@ -58,7 +65,8 @@ class Value {
  public:
   using Data = std::variant<Undefined, None, bool, std::int64_t, double, std::string,
                             std::shared_ptr<const List>, std::shared_ptr<const Dict>,
-                            std::shared_ptr<Namespace>, std::shared_ptr<const Callable>>;
+                            std::shared_ptr<Namespace>, std::shared_ptr<const Callable>,
+                            std::shared_ptr<Generator>>;
 
   Value() : data_(Undefined{}) {}
   Value(bool value) : data_(value) {}
@@ -70,6 +78,7 @@ class Value {
   static Value undefined(std::string name);
   // Error when values nest too deeply, or hold a namespace or a macro.
   static Value list(std::vector<Value> items, bool is_tuple = false);
+  static Value generator(std::vector<Value> items);  // Error as of list()
   static Value dict(Dict dict);
   static Value callable(std::string name, std::function<Value(Interpreter&, Arguments&&)> call);
   static Value new_namespace(std::map<std::string, Value> attributes);
@@ -84,6 +93,7 @@ class Value {
   bool is_string() const { return as<std::string>() != nullptr; }
   bool is_number() const;  // bool included, as in Python
   const List* list() const;
+  Generator* generator() const;
   const Dict* dict() const;
   Namespace* name_space() const;
   const Callable* callable() const;
@@ -97,6 +107,8 @@ class Value {
  private:
   explicit Value(Data data) : data_(std::move(data)) {}
   int depth() const;
+  static int depth_around(
+      const std::vector<Value>& items);  // of a value that holds them; Error if too deep
   Data data_;
 };
 

@@ -25,6 +25,27 @@ TEST(ModelConfig, RefusesCodeOfTheCheckpointOnlyWhereTheTypeIsUnknown) {
   }
 }
 
+// What the family's class in transformers ignores.
+TEST(ModelConfig, RefusesSettingsThatTheFamilyDoesNotRead) {
+  Json gemma = config_of("gemma3");
+  EXPECT_EQ(refusal(gemma), "accepted");
+  gemma["text_config"]["final_logit_softcapping"] = 30.0;
+  EXPECT_THAT(refusal(gemma), HasSubstr("\"final_logit_softcapping\" is set"));
+  const Json full = "full_attention", sliding = "sliding_attention";
+  for (const char* family : {"mixtral", "starcoder2", "phi3", "qwen3_moe"}) {
+    Json config = with(config_of(family), "sliding_window", 7);
+    config["use_sliding_window"] = true;
+    config["layer_types"] = {sliding, full, sliding, sliding};
+    EXPECT_THAT(refusal(config), AllOf(HasSubstr("layer 1 is full_attention"), HasSubstr(family),
+                                       HasSubstr("remove the key")));
+    config["layer_types"] = {sliding, sliding, sliding, sliding};
+    EXPECT_EQ(refusal(config), "accepted") << family;
+    config["sliding_window"] = nullptr;
+    config["layer_types"] = {full, full, full, full};
+    EXPECT_EQ(refusal(config), "accepted") << family;
+  }
+}
+
 struct BadKey {
   const char* key;
   Json value;
@@ -79,6 +100,9 @@ TEST(ModelConfig, RefusesWhatItCannotComputeByName) {
       {"rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}, "per layer type"},
       {"attn_logit_softcapping", 50.0, "\"attn_logit_softcapping\" is set"},
       {"use_bidirectional_attention", true, "\"use_bidirectional_attention\" is set"},
+      {"is_causal", false, "\"is_causal\" is not true"},
+      {"is_causal", nullptr, "\"is_causal\" is not true"},
+      {"transformers_weights", "other.safetensors", "names \"other.safetensors\""},
       {"layer_types", Json::array({"chunked", "chunked", "chunked", "chunked"}),
        "type \"chunked\""},
   };
@@ -87,6 +111,9 @@ TEST(ModelConfig, RefusesWhatItCannotComputeByName) {
         << bad.key;
   }
   EXPECT_EQ(refusal(with(config_of("llama"), "use_bidirectional_attention", false)), "accepted");
+  EXPECT_EQ(refusal(with(config_of("llama"), "is_causal", true)), "accepted");
+  EXPECT_EQ(refusal(with(config_of("llama"), "transformers_weights", "model.safetensors")),
+            "accepted");
   EXPECT_THAT(refusal(without(config_of("llama"), "hidden_size")),
               HasSubstr("\"hidden_size\" is missing"));
 }

@@ -77,4 +77,12 @@ FEATURES = [
     "{% set x = messages | selectattr('role', '==', 'user') | list %}{{ x | length }}{% if x %}{{ x[0].content }}{% endif %}", "{{ '%s' is string }}{{ {'a': {'b': 1}}.a.b }}{{ [[1, 2], [3]]|map('first')|list }}{{ [{'a': {'b': 4}}]|map(attribute='a.b')|list }}",
     "{{ 'a{}b{}c{{}}'.format(1, 'x') }}{{ '{1}{0}'.format('a', 'b') }}{{ '{n}'.format(n=2) }}{{ none|select('odd')|list }}{{ {1: 'a', 2: 'b'}[2] }}{{ {1: 'a'} | tojson }}",
     "{% if messages %}a{% elif tools %}b{% else %}c{% endif %}{% if not messages %}a{% elif tools is none %}b{% else %}c{% endif %}", "{{ '\\n'.join(['a', 'b']) }}{{ ('a', 'b')|join(' ') }}{{ 1 if messages else 2 }}{{ [1, 2, 3] == [1, 2, 3] }}{{ {'a': 1} == {'a': 1.0} }}",
+    # Filters that give generators: true whatever they hold, and each item comes once.
+    "{% if messages|selectattr('role','equalto','nobody') %}SYS{% else %}none{% endif %}", "{% set s = messages|rejectattr('role') %}{{ 'none' if not s }}{% for m in s %}x{% endfor %}",
+    "{% set u = messages|selectattr('role','equalto','user') %}{% for m in u %}[{{ m.content }}]{% endfor %}{% for m in u %}<{{ m.content }}>{% endfor %}", "{% set r = messages|map(attribute='role') %}{{ 'user' in r }}{{ 'user' in r }}",
+    "{% set r = [1,2,3,4]|map('string') %}{{ '2' in r }}{{ r|first }}{{ r|join }}{{ r|join }}{{ r|first is defined }}", "{% set r = [1,2,3]|reverse %}{{ r|list }}{{ r|list }}{{ r|reverse|list }}", "{% set r = [1,2]|map('string')|reverse %}{{ r }}{{ r|list }}",
+    "{% set r = [1,1]|unique %}{{ r is iterable }}{{ r is sequence }}{{ r[0] is defined }}{{ r == r }}{{ r == [1] }}{{ r|sum }}{{ r|sum }}", "{{ [1]|map('string')|length }}", "{{ [1]|select|last }}", "{{ [1]|select|tojson }}",
+    "{{ ([1]|select) + [2] }}", "{% set a, b = [1,2]|map('string') %}{{ a ~ b }}{% for k, v in {'a': 1}|items %}{{ k }}{{ v }}{{ loop.length }}{% endfor %}{% set i = {}|items %}{{ 'yes' if i }}{{ {'b': 1, 'a': 2}|dictsort }}",
+    "{% for i in [1,2] %}{% continue %}{% else %}E{% endfor %}{% for i in [1,2] %}{{ i }}{% break %}{% else %}E{% endfor %}{% for i in [1,2] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% else %}E{% endfor %}",
+    "{{ missing|int }}", "{{ missing|float }}", "{{ none|int }}{{ 'x'|int(3) }}{{ none|float(1.5) }}", "{{ ['\u2028', '\u00a0\u00ad', '\u200b', 'h\u00e9\ud55c', '\U0001f600\U000e0001'] }}",
 ]
