@@ -33,6 +33,24 @@ std::string first_given(const CLI::App& app, const std::vector<Options>& kinds) 
   return "";
 }
 
+namespace {
+
+// As a shell reads it as one word.
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:,=+@%";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) {
+    return text;
+  }
+  std::string word = "'";
+  for (const char c : text) {
+    word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  }
+  return word + "'";
+}
+
+}  // namespace
+
 std::string command_text(const CLI::App& app) {
   static constexpr std::string_view kLeftOut[] = {"--out",  "--work",      "--force",  "--quiet",
                                                   "--json", "--log-level", "--by-part"};
@@ -44,7 +62,7 @@ std::string command_text(const CLI::App& app) {
     const bool is_file = option.name == "--calibration" || option.name == "--validation-text";
     text += " " + option.flag;
     for (const std::string& value : option.values) {
-      text += " " + (is_file ? std::filesystem::path(value).filename().string() : value);
+      text += " " + shell_word(is_file ? std::filesystem::path(value).filename().string() : value);
     }
   }
   return text;

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <string_view>
 
+#include "core/progress.h"
+
 namespace kvc {
 namespace {
 
@@ -22,6 +24,20 @@ std::string licence_lines(const fs::path& checkpoint) {
     lines += line.starts_with("license") ? line + "\n" : "";
   }
   return lines;
+}
+
+// Text whose characters mean nothing to Markdown.
+std::string markdown_text(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) {
+    escaped += std::string_view("<>&`*[]\\").find(c) == std::string_view::npos ? "" : "\\";
+    escaped += c;
+  }
+  return escaped;
+}
+
+std::string code_span(const std::string& text) {
+  return text.find('`') == std::string::npos ? "`" + text + "`" : "`` " + text + " ``";
 }
 
 // How to run the output.
@@ -57,13 +73,13 @@ std::string usage(ExportFormat format, bool vllm_serves) {
 }  // namespace
 
 std::string model_card(const ModelCard& card, const KvPlan& plan, const ValidationReport& report) {
-  const std::string name = fs::canonical(card.checkpoint.directory()).filename().string();
+  const std::string name = one_line(fs::canonical(card.checkpoint.directory()).filename().string());
   std::string text =
       fmt::format("---\nlibrary_name: kvconvert\n{}---\n\n# {}, converted by `{}`\n\n",
-                  licence_lines(card.checkpoint.directory()), name, plan.method);
+                  licence_lines(card.checkpoint.directory()), markdown_text(name), plan.method);
   text += "kvconvert rewrote this checkpoint for a smaller KV cache.\n\n";
-  text += fmt::format("- Source: `{}`, SHA-256 `{}`\n- Command: `{}`\n", name,
-                      card.checkpoint.hash(), card.command);
+  text += fmt::format("- Source: {}, SHA-256 `{}`\n- Command: {}\n", code_span(name),
+                      card.checkpoint.hash(), code_span(card.command));
   text += fmt::format("- Quality: {} (details: `report.html`)\n", summary_line(report));
   text += "- Licence: the source's; its licence files are copied.\n\n## Run it\n\n";
   return text + usage(card.format, card.vllm_serves);

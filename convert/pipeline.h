@@ -62,6 +62,10 @@ KvPlan plan_conversion(const PipelineOptions& options, const ModelConfig& config
 // force, and where it or the work directory would put an input at risk.
 void settle_output(PipelineOptions& options, const std::string& ending);
 
+// Error where `num_sequences` sequences have fewer tokens, `count` behind the sinks, than the method's statistics need.
+void check_calibration_tokens(std::int64_t count, std::int64_t num_sequences,
+                              std::int64_t sink_tokens, std::int64_t least);
+
 // The calibration tokens: what the model writes, the built-in text and files, mixed. Writes `work`/tokens.h5, and
 // beside it self.h5 with the rows that the model wrote; those of an earlier run with the same settings stay, and one
 // that was interrupted is gone on with.

@@ -12,35 +12,29 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Refuses before the statistics are computed, not after.
-void check_calibration_tokens(const TokenSet& tokens, const JointOptions& joint,
-                              std::int64_t least) {
+// Tokens behind the sinks of all sequences.
+std::int64_t num_counted(const TokenSet& tokens, std::int64_t sink_tokens) {
   std::int64_t count = 0;
   for (const auto& sequence : tokens.sequences) {
-    count +=
-        std::max<std::int64_t>(0, static_cast<std::int64_t>(sequence.size()) - joint.sink_tokens);
+    count += std::max<std::int64_t>(0, static_cast<std::int64_t>(sequence.size()) - sink_tokens);
   }
-  KVC_CHECK(count >= least,
-            "the calibration text has {} tokens after the first {} of every sequence; the number "
-            "of channels coded together requires {}. Give more with --num-sequences {} or "
-            "--calibration, or use a smaller --scope or --group",
-            count, joint.sink_tokens, least,
-            tokens.sequences.empty()
-                ? 0
-                : (least * static_cast<std::int64_t>(tokens.sequences.size()) + count) /
-                          std::max<std::int64_t>(1, count) +
-                      1);
+  return count;
 }
 
-// Runs `stage` unless `artifact` is already what it would write.
+// Runs `stage` unless an earlier run did what it would do.
 template <typename Stage>
-void run_stage(const char* name, const fs::path& artifact, const Provenance& expected,
-               const Stage& stage) {
-  if (artifact_matches(artifact, expected)) {
+void run_stage(const char* name, bool is_done, const Stage& stage) {
+  if (is_done) {
     log_info(fmt::format("{}: reused from an earlier run", name));
     return;
   }
   stage();
+}
+
+template <typename Stage>
+void run_stage(const char* name, const fs::path& artifact, const Provenance& expected,
+               const Stage& stage) {
+  run_stage(name, artifact_matches(artifact, expected), stage);
 }
 
 // The statistics of adjacent layers together, where the method needs them.
@@ -51,7 +45,9 @@ void run_joint_stages(const PipelineOptions& options, const Checkpoint& checkpoi
     return;
   }
   const JointOptions joint{needs.joint_layers, options.settings.sink_tokens};
-  check_calibration_tokens(tokens, joint, needs.least_tokens);
+  check_calibration_tokens(num_counted(tokens, joint.sink_tokens),
+                           static_cast<std::int64_t>(tokens.sequences.size()), joint.sink_tokens,
+                           needs.least_tokens);
   inputs.covariance = work / "covariance.h5";
   const CovarianceOptions covariance_options{joint, needs.attention_metric};
   run_stage("covariance", inputs.covariance,
@@ -67,6 +63,18 @@ void run_joint_stages(const PipelineOptions& options, const Checkpoint& checkpoi
 }
 
 }  // namespace
+
+void check_calibration_tokens(std::int64_t count, std::int64_t num_sequences,
+                              std::int64_t sink_tokens, std::int64_t least) {
+  KVC_CHECK(count >= least,
+            "the calibration text has {} tokens after the first {} of every sequence; the number "
+            "of channels coded together requires {}. Give more with --num-sequences {} or "
+            "--calibration, or use a smaller --scope or --group",
+            count, sink_tokens, least,
+            num_sequences == 0
+                ? 0
+                : (least * num_sequences + count) / std::max<std::int64_t>(1, count) + 1);
+}
 
 std::filesystem::path run_stages(const PipelineOptions& options, const Original& original,
                                  const KvPlan& plan, const TokenSet& tokens,
@@ -93,9 +101,10 @@ std::filesystem::path run_stages(const PipelineOptions& options, const Original&
   }
   run_joint_stages(options, checkpoint, tokens, statistics_needs(config, settings), place,
                    paths.statistics, inputs);
-  run_stage("conversion", inputs.out / "conversion.h5",
-            conversion_provenance(checkpoint, tokens, settings),
-            [&] { convert(inputs, settings); });
+  const bool is_converted = artifact_matches(inputs.out / "conversion.h5",
+                                             conversion_provenance(checkpoint, tokens, settings)) &&
+                            is_whole_conversion(inputs.out);
+  run_stage("conversion", is_converted, [&] { convert(inputs, settings); });
   return inputs.out;
 }
 

@@ -149,6 +149,12 @@ TokenSet calibration_tokens(const PipelineOptions& options, const Checkpoint& ch
 
 TokenSet prepare_tokens(const PipelineOptions& options, const Original& original,
                         const fs::path& work) {
+  const CalibrationEffort effort = choose_effort(original.config, options.settings, options.effort);
+  const std::int64_t sinks = options.settings.sink_tokens;
+  check_calibration_tokens(  // of the longest texts, before any is written
+      effort.num_sequences * std::max<std::int64_t>(0, effort.seq_len - sinks),
+      effort.num_sequences, sinks,
+      statistics_needs(original.config, options.settings).least_tokens);
   TokenSet tokens = calibration_tokens(options, original.checkpoint, original.config, work);
   replace_token_set(work / "tokens.h5", tokens);
   return tokens;

@@ -17,6 +17,7 @@ WorkDirectory::WorkDirectory(const fs::path& requested, const fs::path& out)
   fs::create_directories(path_, error);
   KVC_CHECK(!error, "{}: cannot create the work directory: {}; choose another with --work",
             path_.string(), error.message());
+  had_stages_ = has_finished_stages();
 }
 
 WorkDirectory::~WorkDirectory() {
@@ -32,8 +33,36 @@ void WorkDirectory::run(const std::function<void()>& stages) {
   } catch (const Error& error) {
     if (error.code() == ExitCode::kInterrupted) {
       keep_for_resume();
+    } else {
+      keep_what_costs();
     }
     throw;
+  } catch (...) {
+    keep_what_costs();
+    throw;
+  }
+}
+
+bool WorkDirectory::has_finished_stages() const {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path_, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with('.') &&
+        name != "tokens.h5") {  // neither half written nor read in a moment
+      return true;
+    }
+  }
+  return false;
+}
+
+void WorkDirectory::keep_what_costs() {
+  constexpr double kLongSeconds = 60;
+  if (temporary_ && has_finished_stages() &&
+      (had_stages_ || seconds_since(start_) > kLongSeconds)) {
+    keep_ = true;
+    log_info(fmt::format(
+        "finished stages are kept in {}; the next run to the same output uses those that fit it",
+        path_.string()));
   }
 }
 

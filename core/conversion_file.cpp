@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/json_fields.h"
 #include "core/kv_plan_json.h"
+#include "core/safetensors.h"
 
 namespace kvc {
 namespace {
@@ -255,6 +256,15 @@ Conversion read_conversion(const std::filesystem::path& path) {
   }
   conversion.tensors = directory / kTensorsName;
   return conversion;
+}
+
+bool is_whole_conversion(const std::filesystem::path& directory) {
+  try {
+    SafetensorsFile::open(read_conversion(directory).tensors);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace kvc

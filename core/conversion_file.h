@@ -106,5 +106,7 @@ Json to_json(const CodedReport& report);
 void write_conversion(const std::filesystem::path& directory, const Conversion& conversion);
 // `path`: the directory or the conversion.h5 in it.
 Conversion read_conversion(const std::filesystem::path& path);
+// Can both files be opened, and do their parts lie inside them?
+bool is_whole_conversion(const std::filesystem::path& directory);
 
 }  // namespace kvc

@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/file_writer.h"
+#include "core/json.h"
 #include "core/progress.h"
 
 namespace kvc {
@@ -44,14 +45,20 @@ fs::path free_name(const std::string& name) {
   return path;
 }
 
+bool is_converted_checkpoint(const fs::path& directory) {
+  const fs::path config = directory / "config.json";
+  try {
+    const Json json = fs::is_regular_file(config) ? read_json(config) : Json();
+    return json.is_object() && json.contains("kvconvert") && json["kvconvert"].is_object();
+  } catch (const Error&) {  // it cannot be read: not ours
+    return false;
+  }
+}
+
 // By its mark, a conversion by its file, a converted checkpoint by its config.json.
 bool is_output(const fs::path& directory) {
-  constexpr std::size_t kMostConfig = 64 << 20;
-  const fs::path config = directory / "config.json";
   return fs::exists(directory / kOutputMark) || fs::exists(directory / "conversion.h5") ||
-         (fs::is_regular_file(config) && ::access(config.c_str(), R_OK) == 0 &&
-          fs::file_size(config) <= kMostConfig &&
-          read_file(config, kMostConfig).find("\"kvconvert\"") != std::string::npos);
+         is_converted_checkpoint(directory);
 }
 
 fs::path checked_output(const fs::path& given, bool force, bool directory) {

@@ -28,6 +28,7 @@ constexpr std::size_t kMaxLineBytes = std::size_t{1} << 24;
 volatile std::sig_atomic_t answer_stopped = 0;
 
 extern "C" void stop_answer(int) { answer_stopped = 1; }
+extern "C" void leave(int) { ::_exit(static_cast<int>(ExitCode::kInterrupted)); }
 
 // While it lives, a signal does something else than to end the run in an orderly way.
 class SignalScope {
@@ -51,7 +52,7 @@ class SignalScope {
 // A line of standard input without its end; nullopt where it ends.
 std::optional<std::string> next_line(bool is_terminal) {
   // There is nothing to put in order while the program waits.
-  const SignalScope interrupt(SIGINT, SIG_DFL), termination(SIGTERM, SIG_DFL);
+  const SignalScope interrupt(SIGINT, leave), termination(SIGTERM, leave);
   if (is_terminal) print_now("> ");
   std::string line;
   for (int c = std::getchar(); c != EOF && c != '\n'; c = std::getchar()) {
@@ -76,19 +77,17 @@ Json answer_json(const Conversation& conversation, const Conversation::Answer& a
             {"tokens", conversation.sequence().ids().size()}}}};
 }
 
-// False if the answer was interrupted.
+// False if Ctrl-C ended the answer. Throws Interrupted behind it if SIGTERM ended the run.
 bool turn(Conversation& conversation, const std::string& text, const RunOptions& options) {
   answer_stopped = 0;
   const SignalScope interrupt(SIGINT, stop_answer);
-  const auto stopped = [] {
-    check_interrupt();
-    return answer_stopped != 0;
-  };
+  const auto stopped = [] { return answer_stopped != 0 || is_interrupted(); };
   const auto show = [&](std::string_view piece) {
     if (!options.json) print_now(piece);
   };
   const Conversation::Answer answer = conversation.say(text, show, stopped);
   print_now(options.json ? answer_json(conversation, answer).dump() + "\n" : "\n");
+  check_interrupt();
   if (!options.stats) return !answer.interrupted;
   fmt::print(stderr,
              "read {} of {} prompt tokens in {:.3f} s, wrote {} in {:.3f} s; kv {} bytes of {} "

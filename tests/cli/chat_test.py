@@ -3,6 +3,7 @@ import json
 import shutil
 import signal
 import subprocess
+import time
 import unittest
 
 from programs import STORIES, ProgramTest, command
@@ -85,6 +86,28 @@ class Chat(ProgramTest):
         rest, errors = process.communicate(b"/exit\n", timeout=240)
         self.assertEqual(process.returncode, 0, errors)
         self.assertEqual(rest.count(b"\n") >= 1, True)
+
+    def test_a_signal_to_end_prints_the_answer_so_far(self):
+        process = subprocess.Popen(command("kvrun", self.model, "--chat", "--max-new-tokens", "100000", "--ignore-eos", "--json", "--force",
+                                           "--prompt", "Once"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        time.sleep(1.5)
+        process.send_signal(signal.SIGTERM)
+        printed, errors = process.communicate(timeout=240)
+        self.assertEqual(process.returncode, 130, errors)
+        answer = json.loads(printed)
+        self.assertTrue(answer["interrupted"])
+        self.assertGreater(len(answer["tokens"]), 0)
+
+    def test_a_signal_at_the_prompt_ends_with_130(self):
+        process = subprocess.Popen(command("kvrun", self.model, "--chat", "--max-new-tokens", "1", "--json"), stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.communicate)
+        process.stdin.write(b"Once\n")
+        process.stdin.flush()
+        self.assertTrue(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=60), 130)
 
 
 if __name__ == "__main__":

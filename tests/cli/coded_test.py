@@ -2,6 +2,8 @@
 """Coded caches from the command line: what selects them, their plan, their statistics, their conversion."""
 
 import json
+import re
+import shlex
 import shutil
 import unittest
 
@@ -103,11 +105,12 @@ class CodedPrompts(ProgramTest):
 
     def test_whole_tiles_are_codes(self):
         out = self.directory / "out"
-        source = self.directory / "source"
+        source, text = self.directory / "it's <b>`bold`", self.directory / "my text's.txt"
         shutil.copytree(STORIES, source)
+        shutil.copy(TEXTS / "tinystories_calibration.txt", text)
         (source / "README.md").write_text("---\nlicense: mit\ntags: [x]\n---\nlicense: none\n", encoding="utf-8")
         self.run_ok("kvconvert", source, "--kept-ratio", "0.25", "--form", "rotated", "--prefill", "coded", "--num-sequences", "12",
-                    "--seq-len", "128", "--widths", "0/2/4/8", "--out", out)
+                    "--seq-len", "128", "--widths", "0/2/4/8", "--calibration", text, "--out", out)
         plan = json.loads((out / "config.json").read_text(encoding="utf-8"))["kvconvert"]["plan"]
         policy = plan["policy"]
         self.assertEqual((policy["prefill"], policy["sink_tokens"], policy["window_tokens"]), ("coded", 0, 0))
@@ -115,6 +118,11 @@ class CodedPrompts(ProgramTest):
         for part in ("license: mit\n", "--kept-ratio 0.25", "--form rotated", "--widths 0/2/4/8", "vllm serve", "Quality: kept_ratio 0."):
             self.assertIn(part, card)
         self.assertNotIn(str(self.directory), card)
+        self.assertIn(r"# it's \<b\>\`bold\`, converted", card)
+        self.assertIn("- Source: `` it's <b>`bold` ``", card)
+        words = shlex.split(re.search("- Command: `(.*)`\n", card)[1])
+        self.assertEqual(words[:2], ["kvconvert", "CHECKPOINT"])
+        self.assertEqual(words[words.index("--calibration") + 1], text.name)
         run = ("kvrun", out, "--prompt", "Once upon a time", "--max-new-tokens", "40", "--json")
         kv = json.loads(self.run_ok(*run).stdout)["kv"]
         self.assertGreater(kv["segments"]["coded"], 0)  # one tile

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Interruption: a run that was killed, or stopped with Ctrl-C, and started again gives the bytes of an uninterrupted one."""
 
+import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
 import time
 import unittest
 
-from programs import FAST, STORIES, ProgramTest, command, listing
+from programs import FAST, STORIES, ProgramTest, command, listing, run
 
 MOMENTS = 6
 
@@ -63,19 +65,49 @@ class Resume(ProgramTest):
             self.stop(self.seconds * (moment + 1) / (MOMENTS + 1), signal.SIGKILL)
         self.assert_completes("killed repeatedly")
 
+    def stop_behind(self, artifact):
+        process = subprocess.Popen(command("kvconvert", *self.arguments), stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        while process.poll() is None and not (self.directory / ".out.work" / artifact).exists():
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, errors)  # later stages were still to come
+        self.assertIn("interrupted", errors)
+
     def test_interrupt_exits_with_130_and_can_be_resumed(self):
         for artifact in ("tokens.h5", "calibration.h5"):
-            process = subprocess.Popen(command("kvconvert", *self.arguments), stdin=subprocess.DEVNULL,
-                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-            while process.poll() is None and not (self.directory / ".out.work" / artifact).exists():
-                time.sleep(0.001)
-            process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=60)
-            self.assertEqual(process.returncode, 130, errors)  # later stages were still to come
-            self.assertIn("interrupted", errors)
+            self.stop_behind(artifact)
             self.assertFalse(self.out.exists())
             self.assert_completes(f"interrupted after {artifact}")
             self.clear()
+
+    def test_an_error_costs_no_stage_of_an_earlier_run(self):
+        work, most = self.directory / ".out.work", 1 << 20  # bytes of a file: less than Fisher information needs
+        def fail_for_space():
+            process = subprocess.run(command("kvconvert", *self.arguments), capture_output=True, text=True, timeout=240,
+                                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)))
+            self.assertEqual(process.returncode, 1, process.stderr)
+            self.assertIn("fisher.h5.partial: cannot reserve", process.stderr)
+
+        fail_for_space()
+        self.assertEqual(listing(self.directory), {})  # a run of seconds
+        self.stop_behind("calibration.h5")
+        stages = listing(work)
+        fail_for_space()
+        self.assertEqual(listing(work), stages)
+        self.assertIn("no such file", run("kvconvert", *self.arguments, "--calibration", self.directory / "none.txt").stderr)
+        self.assertEqual(listing(work), stages)
+        self.assert_completes("after errors")
+
+    def test_a_damaged_conversion_is_made_again(self):
+        work = self.directory / "work"
+        self.run_ok("kvconvert", *self.arguments, "--work", work)
+        for name, size in (("conversion.safetensors", 1000), ("conversion.safetensors", 0), ("conversion.h5", 1000)):
+            with self.subTest(name, size=size):
+                os.truncate(work / "conversion" / name, size)
+                self.run_ok("kvconvert", *self.arguments, "--work", work, "--force")
+                self.assertEqual(listing(self.out), self.uninterrupted)
 
 
 if __name__ == "__main__":

@@ -128,7 +128,12 @@ TEST_F(Output, KeepsFilesOfSomethingElse) {
     EXPECT_FALSE(fs::exists(file("out/thesis")));
     EXPECT_EQ(contents(file(aside) / "thesis"), "mine");
   }
-  EXPECT_THAT(names(), ElementsAre("out", "out.replaced", "out.replaced-2"));
+  fs::remove_all(file("out"));
+  fs::create_directory(file("out"));
+  put(file("out/config.json"), R"({"_name_or_path": "kvconvert"})");  // an original
+  write_directory("new", true);
+  EXPECT_THAT(names(), ElementsAre("out", "out.replaced", "out.replaced-2", "out.replaced-3"));
+  fs::remove_all(file("out.replaced-3"));
   fs::remove_all(file("out"));
   fs::create_directory(file("out"));
   put(file("out/config.json"), R"({"kvconvert": {}})");  // a conversion
