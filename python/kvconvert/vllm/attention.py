@@ -11,7 +11,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec
 
 from kvconvert.codes import TILE
 from kvconvert.vllm.open_tiles import OpenTiles
-from kvconvert.vllm.spec import paged_spec
+from kvconvert.vllm.spec import paged_spec, plain_spec
 
 
 def softcap_of(attention: Attention) -> float:
@@ -81,6 +81,10 @@ class PagedStore:
     def weights_loaded(self) -> None:
         """The model's weights are there."""
 
+    def reserve_step(self, key: torch.Tensor) -> list[torch.Tensor]:
+        """Memory of what keep_step() keeps until the last layer."""
+        return [torch.empty_like(key) for _ in range(2 * len(self.layers))]
+
     def keep_step(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[list, list] | None:
         """Keeps the step's keys and values of layer `index`; those of all layers behind the last one, else None."""
         if index == 0:
@@ -123,3 +127,20 @@ class PagedAttention(Attention):
         plain = super().get_kv_cache_spec(vllm_config)
         assert isinstance(plain, FullAttentionSpec)
         return paged_spec(plain, self.store.tile_bytes if self.index == 0 else self.store.stub_bytes)
+
+
+def stand_beside(attention: Attention, vllm_config: Any) -> None:
+    """Lets a layer that stays vLLM's share the group of those that do not, behind them: some versions ask the first layer alone which
+    sizes of blocks there are."""
+    layers = vllm_config.compilation_config.static_forward_context
+    layers[attention.layer_name] = layers.pop(attention.layer_name)
+
+    def get_kv_cache_spec(vllm_config: Any) -> KVCacheSpec | None:
+        window, attention.sliding_window = attention.sliding_window, None  # vLLM keeps all tokens; the implementation cuts
+        try:
+            plain = Attention.get_kv_cache_spec(attention, vllm_config)
+        finally:
+            attention.sliding_window = window
+        return None if plain is None else plain_spec(plain, window)
+
+    attention.get_kv_cache_spec = get_kv_cache_spec

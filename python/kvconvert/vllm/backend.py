@@ -47,11 +47,13 @@ class CodedImpl(PagedImpl):
         (count, seen), exact_step = self._longest_prompt(query), len(store.codes.layers) > 1
         past = self.max_tokens - count
         tiles = store.codes.exact_tiles
+        kept = store.reserve_step(key) if exact_step else []
         last = exact_start(past if exact_step else self.max_tokens - 1, tiles)
         coded, exact = (tuple(key.new_empty(tokens, *key.shape[1:]) for _ in range(2))
                         for tokens in (last - min(last, seen), self.max_tokens - exact_start(past, tiles)))
         attend_prompt(query[:count], self.max_tokens, coded, exact, self.scale, self.logits_soft_cap, self.window, exact_step,
                       tiles)
+        del kept  # not before
 
     def _coded_rows(
         self, codes: LayerCodes, pages: torch.Tensor, batch: PagedMetadata, s: Sequence, end: int, dtype: torch.dtype,

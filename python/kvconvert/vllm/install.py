@@ -15,7 +15,7 @@ from kvconvert.fused import FusedCheckpoint
 from kvconvert.hub import local_directory
 from kvconvert.kinds import open_checkpoint
 from kvconvert.latents import LatentCheckpoint
-from kvconvert.vllm.attention import LayerParts, PagedAttention, PagedStore
+from kvconvert.vllm.attention import LayerParts, PagedAttention, PagedStore, stand_beside
 from kvconvert.vllm.coded_store import coded_store
 from kvconvert.vllm.fused_store import fused_store
 from kvconvert.vllm.latent_store import latent_store
@@ -56,6 +56,10 @@ def install_stores(model: nn.Module, vllm_config: Any) -> list[PagedStore]:
         for part in parts:
             setattr(part.parent, part.name, PagedAttention(part.attention, vllm_config, store, part.layer, part.window))
         stores.append(store)
+    stored = {layer for store in stores for layer in store.layers}
+    for layer, (_, _, attention) in plain.items():
+        if layer not in stored and type(attention) is Attention and attention.attn_type == AttentionType.DECODER:
+            stand_beside(attention, vllm_config)
     if isinstance(checkpoint, CodedCheckpoint):
         _log_exact_rows([plain[layer][2] for store in stores for layer in store.layers], open_tiles, vllm_config)
     return stores

@@ -43,7 +43,11 @@ class LatentImpl(PagedImpl):
         latents = key.new_empty(past - first, store.group.rank)
         old = store.layer_pages[layer.index].rebuilt(latents, first, query.dtype)
         exact = key.new_empty(count, *key.shape[1:])
+        kept = []
+        if store.group.calibrated:
+            kept = [*store.reserve_step(key), key.new_empty(len(key), store.group.rank, dtype=torch.float32)]
         attend_prompt(query[:count], self.max_tokens, old, (exact, exact), self.scale, self.logits_soft_cap, self.window, True)
+        del kept  # not before
 
     def _rebuilt(
         self, layer: Any, key: torch.Tensor, value: torch.Tensor, batch: PagedMetadata

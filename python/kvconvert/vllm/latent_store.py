@@ -15,7 +15,7 @@ from kvconvert.vllm.query_projection import keep_queries, pad_outputs
 
 
 class LatentStore(PagedStore):
-    """What makes and rebuilds latents is there once weights are loaded. Latents have the cache's dtype."""
+    """What makes and rebuilds latents of weights is there once these are loaded. Latents have the cache's dtype."""
 
     backend = LatentBackend
 
@@ -31,6 +31,8 @@ class LatentStore(PagedStore):
         self.latents: Latents | None = None
         self.layer_pages: list[LayerPages] = []
         self._projection: torch.Tensor | None = None  # [rank, hidden_size]
+        if self.group.calibrated:  # factors are all that it needs
+            self._open_latents()
 
     def _view(self, pages: torch.Tensor, tiles: int) -> torch.Tensor:
         return pages[:, : tiles * self.tile_bytes].view(self.dtype)
@@ -48,17 +50,20 @@ class LatentStore(PagedStore):
             kept = torch.cat(parts, -1)
             qkv[:, -kept.shape[-1] :] = kept
 
-    def weights_loaded(self) -> None:
-        first = self._parts[0]
-        dtype = first.attention.dtype
+    def _open_latents(self) -> None:
+        dtype = self._parts[0].attention.dtype
         self.latents = Latents(self._checkpoint, self.layers, [self._form(part) for part in self._parts], dtype, self._device)
         self.layer_pages = [
             self._of_layer(self.latents, place, part.attention.num_heads, part.attention.impl.scale, softcap_of(part.attention))
             for place, part in enumerate(self._parts)
         ]
+
+    def weights_loaded(self) -> None:
         if self.group.calibrated:
             return
-        projection = first.parent.qkv_proj
+        self._open_latents()
+        first = self._parts[0]
+        dtype, projection = first.attention.dtype, first.parent.qkv_proj
         self._projection = torch.cat(self._checkpoint.projections(self.group, projection.input_size)).to(self._device, dtype)
         if self.group.replaces_projections:  # the checkpoint has weights of the queries alone
             queries = first.attention.num_heads * first.attention.head_size

@@ -24,8 +24,12 @@ def model_class(architecture: str) -> type[torch.nn.Module]:
             refuse_unsupported(vllm_config)
             super().__init__(vllm_config=vllm_config, prefix=prefix, **kwargs)
             self.kvconvert_stores = install_stores(self, vllm_config)
+            self.kvconvert_loaded = False
 
         def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
+            if self.kvconvert_loaded:
+                raise ValueError("kvconvert: factors belong to the weights that were loaded first; restart the engine to serve others")
+            self.kvconvert_loaded = True
             # Factors are read by the stores' checkpoint, which checks them.
             loaded = super().load_weights((n, w) for n, w in weights if not n.startswith("kvconvert."))
             for store in self.kvconvert_stores:

@@ -18,6 +18,9 @@ logger = init_logger(__name__)
 # Drafts that need no cache of their own.
 _DRAFTS_WITHOUT_CACHE = ("ngram", "ngram_gpu", "suffix")
 
+# Those whose loaders fill a model's parameters without its load_weights().
+_FORMATS_WITHOUT_LOADING = ("dummy", "sharded_state", "runai_streamer_sharded", "tensorizer")
+
 
 def refuse_unsupported(vllm_config: Any) -> None:
     """Raises ValueError for the first setting of `vllm_config` that codes do not support."""
@@ -136,8 +139,16 @@ def _refuse_adapters(vllm_config: Any) -> None:
     reason = kind_of(plan).why_not_adapted(plan)
     if vllm_config.lora_config is not None:
         _refuse(reason)
+    if reason is None:
+        return
     load_format = vllm_config.load_config.load_format
-    if reason is not None and load_format in ("dummy", "sharded_state"):
+    if load_format in _FORMATS_WITHOUT_LOADING:
         raise ValueError(
             f"kvconvert: --load-format {load_format} does not load the factors that replace projections; remove the flag"
+        )
+    quantization = vllm_config.model_config.quantization
+    if quantization is not None:
+        raise ValueError(
+            f"kvconvert: --quantization {quantization} waits for weights of projections that factors replace; remove the flag, or "
+            "convert with --method coded or pca"
         )

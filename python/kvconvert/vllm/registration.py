@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from kvconvert.vllm.families import ARCHITECTURES, REFUSED, served_architecture
+from kvconvert.vllm.families import ARCHITECTURES, PREFIX, REFUSED, served_architecture
 
 
 @cache
@@ -17,6 +17,7 @@ def register_families() -> None:
 
     register_backend(AttentionBackendEnum.CUSTOM, "kvconvert.vllm.backend.CodedBackend")
     register_configs()
+    _copy_dtype_rules()
     for family in (*ARCHITECTURES, *REFUSED):
         if family not in CONFIG_MAPPING:
             continue
@@ -41,6 +42,14 @@ def _checked(family: str, config_map: dict) -> type:
             base.verify_and_update_config(vllm_config)
 
     return Checked
+
+
+def _copy_dtype_rules() -> None:
+    """vLLM refuses float16 for some families, by their model type."""
+    from vllm.config import model
+
+    rules = model._FLOAT16_NOT_SUPPORTED_MODELS
+    rules.update({PREFIX + family: reason for family, reason in rules.items() if family in ARCHITECTURES})
 
 
 def _register_spec() -> None:

@@ -41,10 +41,9 @@ class LaterHits(FullAttentionManager):
         self._of_this_step.clear()
 
 
-@register_kv_cache_spec(manager_class=LaterHits, uniform_type_base_spec=FullAttentionSpec)
 @dataclass(frozen=True, kw_only=True)
-class PagedSpec(FullAttentionSpec):
-    """A page is whole tiles of 32 tokens, `state_content_bytes` each. Layers may differ in size."""
+class _OneTableSpec(FullAttentionSpec):
+    """Of layers that differ in size and share the pages' numbers, all in one group: vLLM takes its manager from any of them."""
 
     @classmethod
     def merge(cls, specs: list[Self]) -> Self:
@@ -52,6 +51,23 @@ class PagedSpec(FullAttentionSpec):
             # vLLM expects this type, and then asks for a spec per layer.
             raise AssertionError("layers whose tokens differ in size cannot share a spec")
         return specs[0]
+
+
+@register_kv_cache_spec(manager_class=LaterHits, uniform_type_base_spec=FullAttentionSpec)
+@dataclass(frozen=True, kw_only=True)
+class PagedSpec(_OneTableSpec):
+    """A page is whole tiles of 32 tokens, `state_content_bytes` each."""
+
+
+@register_kv_cache_spec(manager_class=LaterHits, uniform_type_base_spec=FullAttentionSpec)
+@dataclass(frozen=True, kw_only=True)
+class PlainSpec(_OneTableSpec):
+    """Of a layer that vLLM's own attention computes, beside others that it does not. With a sliding window all tokens stay, too."""
+
+
+def plain_spec(plain: FullAttentionSpec, window: int | None) -> PlainSpec:
+    """The spec of a layer that is left as it is, whose queries see the last `window` tokens (None: all)."""
+    return PlainSpec(**{f.name: getattr(plain, f.name) for f in fields(plain) if f.init} | {"sliding_window": window})
 
 
 def paged_spec(plain: FullAttentionSpec, tile_bytes: int) -> PagedSpec:

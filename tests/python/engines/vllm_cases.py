@@ -114,6 +114,7 @@ class FamilyCases:
 
     CASES: tuple[tuple[str, ...], ...]  # a family and options of its conversion
     LAYERS = 2
+    CHANGES: dict[str, object] = {}  # of config.json
 
     def test_tokens_are_kvruns(self) -> None:
         asked = ROOT / "asked.json"
@@ -121,7 +122,7 @@ class FamilyCases:
         for family, *options in self.CASES:
             with self.subTest(family=family, method=options[1]):
                 checkpoint = ROOT / f"{family}-original"
-                make(family, checkpoint, self.LAYERS)
+                make(family, checkpoint, self.LAYERS, **self.CHANGES)
                 directory = converted(*options, checkpoint=checkpoint)
                 found = run(directory, f"file:{asked}", max_model_len=512)[f"file:{asked}"]
                 for ids, tokens in zip(json.loads(asked.read_text())["prompts"], found, strict=True):

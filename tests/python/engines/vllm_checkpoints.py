@@ -12,10 +12,10 @@ LENGTHS = (7, 19, 31, 32, 33, 64, 90, 127, 200, 333, 480, 511)  # tokens of the 
 SEPARATOR = "<|endoftext|>"
 
 
-def convert(out: Path, *options: str) -> Path:
-    """Converts the reference checkpoint for serving."""
+def convert(out: Path, *options: str, source: Path = REFERENCE) -> Path:
+    """Converts a checkpoint for serving."""
     command = [BIN / "kvconvert", "--kept-ratio", "0.25", "--for", "vllm", *options, "--no-validate", "--quiet"]
-    command += ["--calibration", TEXTS / "tinystories_calibration.txt", "--out", out, REFERENCE]
+    command += ["--calibration", TEXTS / "tinystories_calibration.txt", "--out", out, source]
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
     return out
 

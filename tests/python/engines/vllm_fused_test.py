@@ -7,7 +7,8 @@ Runs in an environment with vllm and the plugin. Each test starts engines in pro
 import unittest
 
 from vllm_cases import DRAFTS, SETTINGS, Cases, FamilyCases, converted, plan_of
-from vllm_serving_test import FOLDER, run
+from vllm_random import make
+from vllm_serving_test import FOLDER, ROOT, run
 
 FORCED = ("--force",)  # the reference model's layers are not alike
 
@@ -77,6 +78,20 @@ class Families(FamilyCases, unittest.TestCase):
     CASES = tuple((family, "--method", "fusedkv", "--sources", "search", *FORCED)
                   for family in ("qwen2", "qwen3", "gemma2", "gemma3_text"))
     LAYERS = 4  # so that layers with a window read others that have one
+
+
+class PlainWindows(FamilyCases, unittest.TestCase):
+    """Layers with a window that stay vLLM's own, among others: one block table for all."""
+
+    CASES = (("mistral", "--method", "fusedkv", *FORCED), ("mistral", "--method", "palu", "--rank", "0.93", "--rank-alloc", "fisher"))
+    LAYERS = 12
+    CHANGES = {"sliding_window": 64}
+
+    def test_there_are_plain_layers(self) -> None:
+        for family, *options in self.CASES:
+            make(family, ROOT / "windows", self.LAYERS, **self.CHANGES)
+            self.assertIn("plain", set(plan_of(converted(*options, checkpoint=ROOT / "windows"))["layers"]), options)
+
 
 
 if __name__ == "__main__":

@@ -34,10 +34,10 @@ EXTRA = {
 }
 
 
-def make(family: str, folder: Path, layers: int = SIZES["num_hidden_layers"]) -> Path:
-    """A random checkpoint of `family`, with an even number of layers."""
+def make(family: str, folder: Path, layers: int = SIZES["num_hidden_layers"], **changes: object) -> Path:
+    """A random checkpoint of `family`, with an even number of layers. changes: of its config.json."""
     torch.manual_seed(0)
-    settings = {**SIZES, **EXTRA.get(family, {}), "num_hidden_layers": layers}
+    settings = {**SIZES, **EXTRA.get(family, {}), "num_hidden_layers": layers, **changes}
     if "layer_types" in settings:
         settings["layer_types"] = settings["layer_types"] * (layers // 2)
     config = CONFIG_MAPPING[family](**settings)

@@ -4,10 +4,12 @@
 Runs in an environment with vllm and the plugin. Nothing here starts an engine.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import tempfile
+import types
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -17,12 +19,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from vllm.compilation.backends import split_graph
 from vllm.config import CompilationConfig
 from vllm.engine.arg_utils import EngineArgs
+from vllm.v1.kv_cache_interface import FullAttentionSpec, UniformTypeKVCacheSpecs
+from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
 from vllm_checkpoints import convert
+from vllm_random import make
 
 from kvconvert._ops import ENVIRONMENT, ops
 from kvconvert.vllm.latent_inputs import hold_inputs
+from kvconvert.vllm.models import model_class
 from kvconvert.vllm.refusals import refuse_unsupported
 from kvconvert.vllm.rope import key_rope
+from kvconvert.vllm.spec import LaterHits, paged_spec, plain_spec
 
 
 class Refusals(unittest.TestCase):
@@ -135,8 +142,30 @@ class Refusals(unittest.TestCase):
             for group in conversion["plan"]["groups"]:
                 del group["basis"]
 
-        self.refused("LoRA changes", "--method pca", model=self.latents("weights", of_weights), enable_lora=True)
-        EngineArgs(model=str(self.latents("adapted", lambda conversion: None)), enable_lora=True).create_engine_config()
+        weights, adapted = self.latents("weights", of_weights), self.latents("adapted", lambda conversion: None)
+        self.refused("LoRA changes", "--method pca", model=weights, enable_lora=True)
+        for name in ("dummy", "sharded_state", "runai_streamer_sharded"):
+            self.refused(f"--load-format {name} does not load the factors", model=weights, load_format=name)
+            EngineArgs(model=str(adapted), load_format=name).create_engine_config()
+        EngineArgs(model=str(adapted), enable_lora=True).create_engine_config()
+        for model, refusal in ((adapted, contextlib.nullcontext()), (weights, self.assertRaisesRegex(ValueError, "--quantization fp8 waits"))):
+            config = EngineArgs(model=str(model)).create_engine_config()
+            config.model_config.quantization = "fp8"
+            with refusal:
+                refuse_unsupported(config)
+
+    def test_weights_are_loaded_once(self) -> None:
+        served = model_class("LlamaForCausalLM")
+        with self.assertRaisesRegex(ValueError, "restart the engine"):
+            served.load_weights(types.SimpleNamespace(kvconvert_loaded=True), [])
+
+    def test_any_layer_of_a_group_names_the_manager(self) -> None:
+        full = FullAttentionSpec(block_size=32, num_kv_heads=2, head_size=32, dtype=torch.float32)
+        beside, paged = plain_spec(full, 64), paged_spec(full, 100)
+        self.assertEqual((beside.sliding_window, beside.page_size_bytes), (64, full.page_size_bytes))
+        for specs in ({"a": beside, "b": paged}, {"b": paged, "a": beside}):
+            group = UniformTypeKVCacheSpecs.from_specs(specs)
+            self.assertIs(KVCacheSpecRegistry.get_manager_class(next(iter(group.kv_cache_specs.values()))), LaterHits)
 
     def test_latents_on_gpus(self) -> None:
         def of(rank: int, **changes):
@@ -231,6 +260,12 @@ class Refusals(unittest.TestCase):
         self.assertEqual(key_rope(Rotary(), 1024)[0][0].shape, (1024, 16))
         with self.assertRaisesRegex(ValueError, "RoPE has 1024 positions, and --max-model-len is 1025; lower it"):
             key_rope(Rotary(), 1025)
+
+    def test_float16_of_families_that_lose_by_it(self) -> None:
+        gemma = convert(self.root / "gemma2-codes", "--form", "rotated", "--num-sequences", "8", "--seq-len", "256",
+                        source=make("gemma2", self.root / "gemma2"))
+        self.refused("does not support float16", model=gemma, dtype="float16")
+        EngineArgs(model=str(gemma), dtype="float32").create_engine_config()
 
     def test_no_graph_holds_the_inputs_of_latents(self) -> None:
         class Projection(torch.nn.Module):
