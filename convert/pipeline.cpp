@@ -222,6 +222,11 @@ void choose_settings(PipelineOptions& options, const Original& original) {
                          options.effort.seq_len, context));
     options.effort.seq_len = context;
   }
+  if (options.settings.context > context) {
+    log_info(
+        fmt::format("--context {}: the model reads at most {} tokens, and texts so short save less",
+                    options.settings.context, context));
+  }
 }
 
 KvPlan plan_conversion(const PipelineOptions& options, const ModelConfig& config) {

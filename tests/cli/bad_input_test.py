@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Bad input gives one clear message, exit 1 or 2, and leaves nothing behind."""
 
+import json
 import os
 import resource
 import signal
@@ -65,6 +66,22 @@ class Checkpoints(ProgramTest):
     def test_broken_tokenizer(self):
         (self.checkpoint / "tokenizer.json").write_text("[]", encoding="utf-8")
         self.assert_unusable("tokenizer.json")
+
+    def test_tokens_beside_the_tokenizer_are_noted(self):
+        def notes(name, content):
+            (self.checkpoint / name).write_text(json.dumps(content), encoding="utf-8")
+            errors = self.run_ok("kvrun", self.checkpoint, "--prompt", "Once", "--max-new-tokens", 1).stderr
+            (self.checkpoint / name).unlink()
+            return [line for line in errors.splitlines() if "save_pretrained" in line]
+
+        extra, known = "<extra>", json.loads((self.checkpoint / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"][0]
+        for name, content in (("tokenizer_config.json", {"added_tokens_decoder": {"600": {"content": extra}}}),
+                              ("added_tokens.json", {extra: 600})):
+            (note,) = notes(name, content)
+            self.assertIn(f"{name}: has the token <extra> (600), which tokenizer.json does not have", note)
+        self.assertEqual(notes("tokenizer_config.json", {"added_tokens_decoder": {str(known["id"]): {"content": known["content"]}}}), [])
+        for content in ([], {"added_tokens_decoder": {"x": 1, "5": {}}}):
+            self.assertEqual(notes("tokenizer_config.json", content), [])
 
 
 class Texts(ProgramTest):
