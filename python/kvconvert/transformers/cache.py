@@ -51,6 +51,12 @@ class Step:
         return dataclasses.replace(self, **moved)
 
 
+class CurrentPass:
+    """What a cache tells its layers. They do not know the cache: a cycle would keep it in memory until Python looks for cycles."""
+
+    step: Step | None = None
+
+
 class CodedLayer(CacheLayerMixin):
     """One layer's part of a store; its tokens are stored when attention reads them."""
 
@@ -58,9 +64,9 @@ class CodedLayer(CacheLayerMixin):
     is_sliding = False
     supports_early_init = False
 
-    def __init__(self, cache: "CodedCache", store: CodeStore | LatentStore, place: int):
+    def __init__(self, current: CurrentPass, store: CodeStore | LatentStore, place: int):
         super().__init__()
-        self.cache, self.store, self.place = cache, store, place
+        self.current, self.store, self.place = current, store, place
         self.num_columns = 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -78,7 +84,7 @@ class CodedLayer(CacheLayerMixin):
         device = query.device.type
         casts = torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
         with torch.inference_mode(False), torch.no_grad(), casts:
-            return self.store.attend(self.place, self.cache.step, query, key, value, scale, softcap)
+            return self.store.attend(self.place, self.current.step, query, key, value, scale, softcap)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.num_columns + query_length, 0
@@ -98,10 +104,11 @@ class CodedCache(Cache):
     def __init__(self, codes: ModelParts):
         self.codes = codes
         self.stores = [codes.new_store(number) for number in range(len(codes.stores))]
-        self.step: Step | None = None
+        self.current = CurrentPass()
         self._columns: torch.Tensor | None = None  # bool [batch, columns]: False for padding; None: no padding
         self._lengths: list[int] | None = None  # tokens of each row
         self._kept_from: list[int] | None = None  # first token of each row whose exact rows are kept
+        self._before: tuple | None = None  # the last pass: columns of each layer, and the three above
         layers = []
         for layer in range(codes.num_layers):
             layers.append(self._stored_layer(layer) or codes.cache_layer(layer, layers))
@@ -110,7 +117,7 @@ class CodedCache(Cache):
     def _stored_layer(self, layer: int) -> CodedLayer | None:
         for store in self.stores:
             if layer in store.layers:
-                return CodedLayer(self, store, store.layers.index(layer))
+                return CodedLayer(self.current, store, store.layers.index(layer))
         return None
 
     def nbytes(self) -> int:
@@ -121,8 +128,9 @@ class CodedCache(Cache):
     def begin_step(self, batch: int, num_tokens: int, device: torch.device, mask: torch.Tensor | None,
                    positions: torch.Tensor | None) -> torch.Tensor:
         """Notes the tokens of a forward pass. Returns their positions [batch, num_tokens], 0 for padding."""
+        self._forget_failed_pass()
         columns = self.get_seq_length()
-        past = self._lengths or [0] * batch
+        past = [0] * batch if self._lengths is None else self._lengths
         if len(past) != batch:
             raise ConversionError(f"past_key_values: holds {len(past)} sequences, this call has {batch}; use "
                                   "batch_repeat_interleave or a new cache")
@@ -138,7 +146,8 @@ class CodedCache(Cache):
         if max(lengths) > self.codes.max_positions:
             raise ConversionError(f"{max(lengths)} tokens: the model was converted for {self.codes.max_positions}; "
                                   "shorten the text or crop the cache")
-        self.step = self._step(index, past, lengths, None if new is None else new.flatten().nonzero().flatten())
+        self._before = self._columns_of_layers(), self._lengths, self._columns, self._kept_from
+        self.current.step = self._step(index, past, lengths, None if new is None else new.flatten().nonzero().flatten())
         if new is not None or self._columns is not None:
             old = self._columns if self._columns is not None else torch.ones(batch, columns, dtype=torch.bool,
                                                                              device=device)
@@ -146,6 +155,20 @@ class CodedCache(Cache):
             self._columns = torch.cat((old, new), 1)
         self._lengths = lengths
         return expected
+
+    def _columns_of_layers(self) -> list[int]:
+        return [layer.get_seq_length() for layer in self.layers]
+
+    def _forget_failed_pass(self) -> None:
+        """A pass that failed before its first layer, such as in the embedding, has brought no tokens."""
+        if self._before is not None and self._before[0] == self._columns_of_layers():
+            _, self._lengths, self._columns, self._kept_from = self._before
+        self._before = None
+
+    @property
+    def padding(self) -> torch.Tensor | None:
+        """bool [batch, columns], False for padding; None without any. Of the tokens of the last pass, too."""
+        return self._columns
 
     def _step(self, index: torch.Tensor, past: list[int], lengths: list[int], tokens: torch.Tensor | None) -> Step:
         lens = torch.tensor(lengths, device=index.device)
@@ -192,6 +215,8 @@ class CodedCache(Cache):
         """are_padding: rows whose earlier columns have no token."""
         if positions is None:
             return
+        if positions.shape[-1] != expected.shape[-1]:
+            raise ConversionError(f"position_ids: {tuple(positions.shape)}, expected {tuple(expected.shape)}; leave position_ids out")
         right = positions.to(expected.device) == expected
         wrong = ~(right if new is None else right | ~new).expand_as(expected).all(1)
         for row in wrong.nonzero().flatten().tolist():
@@ -221,14 +246,16 @@ class CodedCache(Cache):
 
     def crop(self, tokens_to_remove: int) -> None:
         """Removes the last -tokens_to_remove columns of every row."""
+        self._forget_failed_pass()
         number = int(tokens_to_remove)  # above 0 it is the final length, as in earlier versions
         held = self.get_seq_length()
         removed = -number if number <= 0 else max(held - number, 0)
+        columns = max(held - removed, 0)
         for layer in self.layers:
-            layer.crop(-removed) if not isinstance(layer, CodedLayer) else None
+            if not isinstance(layer, CodedLayer):  # a pass that failed in the middle has not brought its tokens to all
+                layer.crop(-max(layer.get_seq_length() - columns, 0))
         if removed == 0 or self._lengths is None:
             return
-        columns = max(held - removed, 0)
         if self._columns is None:
             self._lengths = [columns] * len(self._lengths)
         else:
@@ -242,6 +269,7 @@ class CodedCache(Cache):
 
     @torch.inference_mode(False)
     def _take_rows(self, rows: torch.Tensor) -> None:
+        self._forget_failed_pass()
         if self._lengths is not None:
             self._lengths = [self._lengths[row] for row in rows.tolist()]
             self._kept_from = [self._kept_from[row] for row in rows.tolist()]

@@ -5,6 +5,7 @@ import functools
 import inspect
 import pathlib
 import warnings
+import weakref
 
 import torch
 from transformers.generation.utils import ALL_CACHE_NAMES
@@ -70,11 +71,11 @@ class CodedModel:
 
     def _attach(self, checkpoint: ConvertedCheckpoint, exact_step: bool) -> None:
         self.coded = _PARTS[type(checkpoint)](self.get_decoder(), checkpoint, exact_step)
-        base, hook = self.base_model, functools.partial(_before_forward, self)
+        base, hook = self.base_model, functools.partial(_before_forward, self.coded, type(self).__name__)
         base.register_forward_pre_hook(torch.compiler.disable(hook), with_kwargs=True)
         base.register_forward_hook(torch.compiler.disable(_after_forward), with_kwargs=True)
         # Codes are read and written by operators that torch.compile cannot look into, at sizes that change each step.
-        base.forward = torch.compiler.disable(base.forward)
+        base.forward = torch.compiler.disable(_unbound_forward(base))
 
     def new_cache(self) -> CodedCache:
         """An empty cache of codes, as generate() makes one."""
@@ -94,6 +95,7 @@ class CodedModel:
                 f"cache_implementation {implementation!r}: a converted model stores codes in a cache of its own, which "
                 "is neither static, offloaded nor quantised again; expected None or 'dynamic'. "
                 "kvconvert --export folded writes a model for every cache")
+        _refuse_early_exit(self.coded, getattr(generation_config, "assistant_early_exit", None))
         if self.coded is not None and (generation_config.max_length or 0) > self.coded.max_positions:
             warnings.warn(f"max_length {generation_config.max_length}: the model was converted for {self.coded.max_positions} tokens; a "
                           "text that reaches them ends with an error and is lost. Pass a smaller max_new_tokens", stacklevel=2)
@@ -126,12 +128,32 @@ class CodedModel:
                               "model and convert it")
 
 
+def _unbound_forward(module: torch.nn.Module):
+    """The module's forward, without a reference to the module, which would keep it in memory."""
+    if "forward" in vars(module):  # a hook of accelerate
+        return module.forward
+    held, inner = weakref.ref(module), type(module).forward
+
+    def forward(*args, **kwargs):
+        return inner(held(), *args, **kwargs)
+
+    forward.__signature__ = inspect.signature(module.forward)
+    return forward
+
+
 def _attention_error(subject, implementation) -> ConversionError:
     if str(implementation).startswith("paged|"):
         return ConversionError(f"{subject}: continuous batching (generate_batch) pages keys and values by itself and reads no codes; "
                                "use generate(), or serve the directory with vLLM")
     return ConversionError(f"{subject}: attn_implementation {implementation!r} cannot read codes, expected "
                            f"{NAME!r}; leave it out, or convert with --export folded")
+
+
+def _refuse_early_exit(coded: ModelParts | None, layer: int | None) -> None:
+    for layers in coded.stores if coded is not None and layer is not None else ():
+        if layers[0] < layer <= layers[-1]:
+            raise ConversionError(f"assistant_early_exit {layer}: layers {layers[0]}-{layers[-1]} are stored together; pass "
+                                  f"{layers[-1] + 1}, or draft with another model")
 
 
 @functools.cache
@@ -145,37 +167,41 @@ def _refuse_checkpointing(module: torch.nn.Module) -> None:
                               "others; call gradient_checkpointing_disable()")
 
 
-def _before_forward(model: CodedModel, module: torch.nn.Module, args: tuple, kwargs: dict):
+def _before_forward(coded: ModelParts, name: str, module: torch.nn.Module, args: tuple, kwargs: dict):
     """Gives a forward pass its cache of codes, and tells the cache which tokens come."""
     if args:
-        names = [name for name in _parameters(type(module).forward) if name != "self"]
+        names = [argument for argument in _parameters(type(module).forward) if argument != "self"]
         kwargs = {**kwargs, **dict(zip(names, args))}
     if module.config._attn_implementation != NAME:  # set behind set_attn_implementation()
-        raise _attention_error(type(model).__name__, module.config._attn_implementation)
+        raise _attention_error(name, module.config._attn_implementation)
     cache = kwargs.pop("past_key_values", None) if kwargs.get(_CACHE) is None else kwargs[_CACHE]
     if cache is None:
         wanted = kwargs.get("use_cache")
-        wanted = getattr(model.config.get_text_config(), "use_cache", True) if wanted is None else wanted
+        wanted = getattr(module.config.get_text_config(), "use_cache", True) if wanted is None else wanted
         keeps_cache = wanted and not module.training
         if not keeps_cache:
             kwargs["use_cache"] = False
-            if model.coded is not None:
-                model.coded.begin_pass(False)
-            if model.coded is None or not model.coded.needs_cache:
+            coded.begin_pass(False)
+            if not coded.needs_cache:
                 return (), kwargs
-        cache = model.new_cache()
+        cache = CodedCache(coded)
         cache.is_of_one_pass = not keeps_cache
     elif not isinstance(cache, CodedCache):
         raise ConversionError(f"past_key_values: a {type(cache).__name__} holds no codes, expected a CodedCache; "
                               "leave past_key_values out, or pass model.new_cache()")
-    elif cache.codes is not model.coded:
+    elif cache.codes is not coded:
         raise ConversionError("past_key_values: a cache of another model, whose factors give its codes their meaning; leave "
                               "past_key_values out, or pass model.new_cache()")
     _refuse_checkpointing(module)
-    model.coded.begin_pass(True)
+    coded.begin_pass(True)
     tokens = kwargs.get("inputs_embeds") if kwargs.get("input_ids") is None else kwargs["input_ids"]
     positions = cache.begin_step(tokens.shape[0], tokens.shape[1], tokens.device, kwargs.get("attention_mask"),
                                  kwargs.get("position_ids"))
+    if kwargs.get("attention_mask") is None and cache.padding is not None:  # that of earlier calls
+        kwargs["attention_mask"] = cache.padding
+    types = kwargs.get("token_type_ids")
+    if types is not None and not (types == 1).any():  # no images: a causal text
+        del kwargs["token_type_ids"]
     return (), {**kwargs, _CACHE: cache, "position_ids": positions}
 
 

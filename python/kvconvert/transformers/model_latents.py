@@ -87,7 +87,7 @@ class ModelLatents(ModelParts):
         super().__init__(decoder, checkpoint, exact_step)
         self.check_dtype("latents")
         weight = self.attention(0).q_proj.weight if hasattr(self.attention(0), "q_proj") else next(decoder.parameters())
-        self._options = (weight.dtype, weight.device)
+        self._options = (next(decoder.parameters()).dtype, weight.device)  # of a quantised weight: another dtype
         self._taps: dict[int, list] = {layer: self._open_taps(layer) for layers in self.stores for layer in layers}
         self.latents = [Latents(checkpoint, layers, [self._form(layer) for layer in layers], *self._options)
                         for layers in self.stores]

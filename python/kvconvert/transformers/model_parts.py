@@ -1,6 +1,7 @@
 """What the integration reads of a loaded model's attention, for codes and latents alike."""
 
 import inspect
+import weakref
 
 import torch
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
@@ -20,7 +21,8 @@ class ModelParts:
     """
 
     def __init__(self, decoder: torch.nn.Module, checkpoint: ConvertedCheckpoint, exact_step: bool = False):
-        self.decoder, self.config, self.checkpoint = decoder, decoder.config, checkpoint
+        self._decoder = weakref.ref(decoder)  # whose hooks lead here
+        self.config, self.checkpoint = decoder.config, checkpoint
         self.num_layers = checkpoint.num_layers
         self.exact_step, self.stores = exact_step, [list(layers) for layers in checkpoint.stores]
         self._tables: dict[str | None, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -35,6 +37,10 @@ class ModelParts:
             raise ConversionError(f"{checkpoint.path}: weights that are offloaded lie on no device, and codes are read where a layer's "
                                   "weights are; use a device_map that holds all layers")
         self.max_positions = self._max_positions()
+
+    @property
+    def decoder(self) -> torch.nn.Module:
+        return self._decoder()
 
     @property
     def open_tiles(self) -> int:

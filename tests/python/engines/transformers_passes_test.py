@@ -1,14 +1,18 @@
 """How forward passes may run: in inference mode, under autocast, in threads, for gradients, and after an interrupted one."""
 
+import copy
 import functools
+import gc
 import threading
 import unittest
 import unittest.mock
+import weakref
 
 import torch
 
 import kvconvert
 from kvconvert.codes import LayerCodes
+from kvconvert.transformers.model_latents import ModelLatents
 
 from conversions import reference
 from latent_cases import PCA, Case, latent, load
@@ -144,6 +148,88 @@ class PassesTest(Case):
                 torch.testing.assert_close(found, model(ids, past_key_values=expected).logits[0], atol=2e-3, rtol=2e-3)
                 behind = self.in_passes(model, cache, ids[:, :5], mask)
                 torch.testing.assert_close(behind, self.in_passes(model, expected, ids[:, :5], torch.ones_like(ids)), atol=2e-3, rtol=2e-3)
+
+    def test_caches_are_freed_with_their_last_reference(self):
+        gc.disable()
+        self.addCleanup(gc.enable)
+        for name in CONVERSIONS:
+            with self.subTest(name):
+                model, ids = model_of(name), self.text[:, :40]
+                for make in (lambda: model(ids).past_key_values, lambda: copy.deepcopy(model(ids).past_key_values),
+                             lambda: self.generate(model, ids, 3, return_dict_in_generate=True).past_key_values):
+                    self.assertIsNone(weakref.ref(make())())
+
+    def test_models_are_freed_with_their_last_reference(self):
+        gc.disable()
+        self.addCleanup(gc.enable)
+        for name in ("codes", "commonkv", "palu", "fused"):
+            with self.subTest(name):
+                model = load(CONVERSIONS[name]())
+                weights = weakref.ref(model.get_decoder())
+                model(self.text[:, :40])
+                del model
+                self.assertIsNone(weights())
+
+    def test_the_decoder_runs_alone(self):
+        for name in CONVERSIONS:
+            with self.subTest(name):
+                decoder, ids = load(CONVERSIONS[name]()).get_decoder(), self.text[:, :40]
+                torch.testing.assert_close(decoder(ids).last_hidden_state, model_of(name).get_decoder()(ids).last_hidden_state)
+
+    def test_a_pass_that_fails_before_its_first_layer_brings_no_tokens(self):
+        ids, outside = self.text[:, :70], torch.full((1, 10), 10**6)
+        for name in CONVERSIONS:
+            for after in (lambda cache: None, lambda cache: cache.crop(60), lambda cache: cache.batch_select_indices(torch.tensor([0]))):
+                with self.subTest(name):
+                    model, cache = model_of(name), model_of(name).new_cache()
+                    model(ids[:, :60], past_key_values=cache)
+                    with self.assertRaises(IndexError):
+                        model(outside, past_key_values=cache)
+                    after(cache)
+                    expected = model.new_cache()
+                    model(ids[:, :60], past_key_values=expected)
+                    torch.testing.assert_close(model(ids[:, 60:], past_key_values=cache).logits,
+                                               model(ids[:, 60:], past_key_values=expected).logits, atol=1e-4, rtol=1e-4)
+
+    def test_a_later_call_needs_no_mask(self):
+        token = self.text[:, 700:701].expand(2, 1)
+        for name in CONVERSIONS:
+            with self.subTest(name):
+                model, (ids, mask), found = model_of(name), self.padded([40, 20], 40), []
+                for later in ({}, {"attention_mask": torch.cat((mask, torch.ones_like(token)), 1)}):
+                    cache = model.new_cache()
+                    model(ids, attention_mask=mask, past_key_values=cache)
+                    found.append(model(token, past_key_values=cache, **later).logits)
+                torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
+
+    def test_what_a_pass_cannot_go_on_with(self):
+        model, ids = model_of("codes"), self.text[:, :20]
+        with self.assertRaisesRegex(kvconvert.ConversionError, r"position_ids: \(1, 3\), expected \(1, 20\)"):
+            model(ids, position_ids=torch.arange(3)[None])
+        cache = model(ids).past_key_values
+        cache.batch_select_indices(torch.tensor([], dtype=torch.long))
+        with self.assertRaisesRegex(kvconvert.ConversionError, "holds 0 sequences, this call has 1"):
+            model(ids, past_key_values=cache)
+
+    def test_drafts_of_the_first_layers_need_whole_stores(self):
+        for name, layer, is_whole in (("pca", 2, False), ("codes", 2, True), ("palu", 2, True)):
+            with self.subTest(name):
+                model, ids = model_of(name), self.text[:, :30]
+                expected = self.generate(model, ids, 6)
+                if is_whole:
+                    self.assertEqual(self.generate(model, ids, 6, assistant_early_exit=layer).tolist(), expected.tolist())
+                else:
+                    with self.assertRaisesRegex(kvconvert.ConversionError, "assistant_early_exit 2: layers 0-3 are stored together"):
+                        self.generate(model, ids, 6, assistant_early_exit=layer)
+                    self.assertEqual(self.generate(model, ids, 6).tolist(), expected.tolist())
+
+    def test_latents_of_a_quantised_model_have_its_other_weights_type(self):
+        for name in ("pca", "commonkv"):
+            model = load(CONVERSIONS[name]())
+            projection, checkpoint = model.coded.attention(0).q_proj, model.coded.checkpoint
+            projection.weight = torch.nn.Parameter(projection.weight.to(torch.uint8), requires_grad=False)
+            for found, expected in zip(ModelLatents(model.get_decoder(), checkpoint).latents, model.coded.latents):
+                torch.testing.assert_close(found.decoders, expected.decoders)
 
     def test_codes_of_a_pass_after_an_interrupted_one(self):
         def interrupt(*_):
