@@ -43,12 +43,12 @@ void WorkDirectory::run(const std::function<void()>& stages) {
   }
 }
 
+// Names that begin with a dot are half written, and tokens are read in a moment.
 bool WorkDirectory::has_finished_stages() const {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(path_, error)) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with('.') &&
-        name != "tokens.h5") {  // neither half written nor read in a moment
+    if (!name.starts_with('.') && name != "tokens.h5") {
       return true;
     }
   }

@@ -167,8 +167,7 @@ std::vector<Value> Interpreter::loop_items(const Statement& statement, Scope& sc
 
 Interpreter::Flow Interpreter::run_for(const Statement& statement, Scope& scope, std::string& out) {
   const std::vector<Value> items = loop_items(statement, scope);
-  bool reached_end =
-      false;  // of the body: the compiled loops of Jinja2 know no other reason for `else`
+  bool reached_end = false;  // of the body, in any turn: if not, Jinja2 runs `else`
   for (std::size_t i = 0; i < items.size(); ++i) {
     budget_.step();
     Scope inner{{}, &scope};

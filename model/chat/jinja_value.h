@@ -107,8 +107,8 @@ class Value {
  private:
   explicit Value(Data data) : data_(std::move(data)) {}
   int depth() const;
-  static int depth_around(
-      const std::vector<Value>& items);  // of a value that holds them; Error if too deep
+  // Of a value that holds them. Error if too deep.
+  static int depth_around(const std::vector<Value>& items);
   Data data_;
 };
 

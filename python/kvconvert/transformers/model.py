@@ -172,6 +172,7 @@ def _before_forward(coded: ModelParts, name: str, module: torch.nn.Module, args:
     if args:
         names = [argument for argument in _parameters(type(module).forward) if argument != "self"]
         kwargs = {**kwargs, **dict(zip(names, args))}
+    coded.keep_frequencies()
     if module.config._attn_implementation != NAME:  # set behind set_attn_implementation()
         raise _attention_error(name, module.config._attn_implementation)
     cache = kwargs.pop("past_key_values", None) if kwargs.get(_CACHE) is None else kwargs[_CACHE]

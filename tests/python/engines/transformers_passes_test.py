@@ -223,6 +223,13 @@ class PassesTest(Case):
                         self.generate(model, ids, 6, assistant_early_exit=layer)
                     self.assertEqual(self.generate(model, ids, 6).tolist(), expected.tolist())
 
+    def test_a_change_of_type_leaves_positions_exact(self):
+        for name in CONVERSIONS:
+            with self.subTest(name):
+                ids = self.text[:, :500]
+                changed = load(CONVERSIONS[name]()).to(torch.bfloat16)
+                torch.testing.assert_close(self.continued(changed, ids, 490), self.continued(load(CONVERSIONS[name](), dtype=torch.bfloat16), ids, 490))
+
     def test_latents_of_a_quantised_model_have_its_other_weights_type(self):
         for name in ("pca", "commonkv"):
             model = load(CONVERSIONS[name]())
