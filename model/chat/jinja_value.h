@@ -107,7 +107,7 @@ class Value {
  private:
   explicit Value(Data data) : data_(std::move(data)) {}
   int depth() const;
-  // Of a value that holds them. Error if too deep.
+  // The depth of a value that holds them. Error if too deep.
   static int depth_around(const std::vector<Value>& items);
   Data data_;
 };

@@ -167,7 +167,7 @@ class CodedCache(Cache):
 
     @property
     def padding(self) -> torch.Tensor | None:
-        """bool [batch, columns], False for padding; None without any. Of the tokens of the last pass, too."""
+        """bool [batch, columns], False for padding; None without any. The tokens of the last pass are included."""
         return self._columns
 
     def _step(self, index: torch.Tensor, past: list[int], lengths: list[int], tokens: torch.Tensor | None) -> Step:
