@@ -37,7 +37,8 @@ class ModelParts:
             raise ConversionError(f"{checkpoint.path}: weights that are offloaded lie on no device, and codes are read where a layer's "
                                   "weights are; use a device_map that holds all layers")
         self.max_positions = self._max_positions()
-        self._frequencies = {name: value.detach().clone() for name, value in decoder.rotary_emb.named_buffers() if value.is_floating_point()}
+        self._frequencies = {name: value.detach().clone() for name, value in decoder.rotary_emb.named_buffers(recurse=False)
+                             if value.is_floating_point()}
 
     def keep_frequencies(self) -> None:
         """Restores RoPE's frequencies where the model's type was changed, which rounds them: tables of rebuilt keys have the exact ones."""
