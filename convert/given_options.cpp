@@ -5,6 +5,8 @@
 #include <iterator>
 #include <string_view>
 
+#include "core/shell_text.h"
+
 namespace kvc {
 
 std::vector<GivenOption> given_options(const CLI::App& app) {
@@ -32,24 +34,6 @@ std::string first_given(const CLI::App& app, const std::vector<Options>& kinds) 
   }
   return "";
 }
-
-namespace {
-
-// As a shell reads it as one word.
-std::string shell_word(const std::string& text) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:,=+@%";
-  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) {
-    return text;
-  }
-  std::string word = "'";
-  for (const char c : text) {
-    word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  }
-  return word + "'";
-}
-
-}  // namespace
 
 std::string command_text(const CLI::App& app) {
   static constexpr std::string_view kLeftOut[] = {"--out",  "--work",      "--force",  "--quiet",

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/shell_text.h"
 
 namespace kvc {
 namespace {
@@ -47,15 +48,6 @@ std::vector<std::string> files_ending(const fs::path& directory, const std::stri
   }
   std::sort(names.begin(), names.end());
   return names;
-}
-
-// For the shell, in single quotes.
-std::string shell_quoted(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) {
-    quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  }
-  return quoted + "'";
 }
 
 void refuse_gguf(const fs::path& directory) {

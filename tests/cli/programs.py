@@ -5,9 +5,11 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import struct
 import subprocess
 import tempfile
+import time
 import unittest
 
 BIN = pathlib.Path(os.environ["KVC_BIN_DIR"])
@@ -47,6 +49,24 @@ class ProgramTest(unittest.TestCase):
         process = run(program, *arguments, **options)
         self.assertEqual(process.returncode, 0, f"{program} {arguments}:\n{process.stderr}")
         return process
+
+    def ended_result(self, process):
+        """The JSON that a program prints when it is told to end in the midst of its work."""
+        working = 1.5  # seconds of processor time, far behind its start however busy the machine is
+        while self.processor_seconds(process) < working:
+            self.assertIsNone(process.poll())
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=240)
+        self.assertEqual(process.returncode, 130, errors)
+        result = json.loads(output)
+        self.assertTrue(result["interrupted"])
+        return result
+
+    @staticmethod
+    def processor_seconds(process):
+        fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")  # user and system
 
     def assert_refused(self, codes, words, program, *arguments, where=None, **options):
         """One message on stderr that has all `words`, an exit code of `codes`, and nothing left behind. Returns the message."""

@@ -116,14 +116,18 @@ class FamilyCases:
     LAYERS = 2
     CHANGES: dict[str, object] = {}  # of config.json
 
+    def conversion(self, family: str, *options: str) -> Path:
+        checkpoint = ROOT / f"{family}-{self.LAYERS}"
+        if not checkpoint.exists():
+            make(family, checkpoint, self.LAYERS, **self.CHANGES)
+        return converted(*options, checkpoint=checkpoint)
+
     def test_tokens_are_kvruns(self) -> None:
         asked = ROOT / "asked.json"
         asked.write_text(json.dumps({"prompts": [ids[:200] for ids in texts()[3:9:2]], "new_tokens": 24}))
         for family, *options in self.CASES:
             with self.subTest(family=family, method=options[1]):
-                checkpoint = ROOT / f"{family}-original"
-                make(family, checkpoint, self.LAYERS, **self.CHANGES)
-                directory = converted(*options, checkpoint=checkpoint)
+                directory = self.conversion(family, *options)
                 found = run(directory, f"file:{asked}", max_model_len=512)[f"file:{asked}"]
                 for ids, tokens in zip(json.loads(asked.read_text())["prompts"], found, strict=True):
                     self.assertEqual(tokens, kvrun(directory, ids, 24), len(ids))
