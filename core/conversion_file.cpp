@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/json_fields.h"
 #include "core/kv_plan_json.h"
@@ -15,6 +16,7 @@ namespace {
 
 constexpr const char* kFileName = "conversion.h5";
 constexpr const char* kTensorsName = "conversion.safetensors";
+constexpr const char* kChecksumPath = "/tensors_checksum";
 
 // The scalar columns of the report, one dataset each.
 struct Column {
@@ -82,6 +84,16 @@ std::vector<GroupReport> read_report(const Hdf5Reader& file, std::int64_t count)
     }
   }
   return report;
+}
+
+// A checksum over those of the header and of each tensor, 16 digits.
+std::string tensors_checksum(const std::filesystem::path& path) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  std::vector<std::uint64_t> sums = {checksum_of(std::as_bytes(std::span(file.header())))};
+  for (const TensorInfo& tensor : file.tensors()) {
+    sums.push_back(checksum_of(file.bytes(tensor)));
+  }
+  return fmt::format("{:016x}", checksum_of(std::as_bytes(std::span(sums))));
 }
 
 // Nothing where no layer was fused.
@@ -206,6 +218,7 @@ void write_conversion(const std::filesystem::path& directory, const Conversion& 
   write_provenance(file, conversion.provenance);
   file.dataset("/plan", dump_json(to_json(conversion.plan)));
   file.dataset("/settings", dump_json(conversion.settings));
+  file.dataset(kChecksumPath, tensors_checksum(directory / kTensorsName));
   file.dataset("/calibration_hashes", dump_json(Json(conversion.calibration_hashes)));
   write_report(file, conversion.report);
   write_fused(file, conversion.fused);
@@ -255,12 +268,25 @@ Conversion read_conversion(const std::filesystem::path& path) {
     conversion.coded = read_coded(file, static_cast<std::int64_t>(conversion.plan.coded.size()));
   }
   conversion.tensors = directory / kTensorsName;
+  if (file.contains(kChecksumPath)) {
+    conversion.tensors_checksum = file.text(kChecksumPath);
+  }
   return conversion;
+}
+
+void check_conversion_tensors(const Conversion& conversion) {
+  KVC_CHECK(conversion.tensors_checksum.empty() ||
+                conversion.tensors_checksum == tensors_checksum(conversion.tensors),
+            "{}: the tensors are damaged, or belong to another conversion: their checksum differs "
+            "from the one in {}; delete the directory and convert again",
+            conversion.tensors.string(), kFileName);
 }
 
 bool is_whole_conversion(const std::filesystem::path& directory) {
   try {
-    SafetensorsFile::open(read_conversion(directory).tensors);
+    const Conversion conversion = read_conversion(directory);
+    SafetensorsFile::open(conversion.tensors);
+    check_conversion_tensors(conversion);
     return true;
   } catch (const Error&) {
     return false;

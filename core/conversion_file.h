@@ -97,16 +97,19 @@ struct Conversion {
   std::vector<std::string> calibration_hashes;  // SHA-256 of the calibration texts
   Provenance provenance;
   std::filesystem::path tensors;  // conversion.safetensors
+  std::string tensors_checksum;   // as conversion.h5 states it; empty: it states none
 };
 
 Json to_json(const GroupReport& report);
 Json to_json(const FusedReport& report);
 Json to_json(const CodedReport& report);
-// Writes <directory>/conversion.h5; the caller writes the tensors.
+// Writes <directory>/conversion.h5, with a checksum of conversion.safetensors, which the caller has written there.
 void write_conversion(const std::filesystem::path& directory, const Conversion& conversion);
 // `path`: the directory or the conversion.h5 in it.
 Conversion read_conversion(const std::filesystem::path& path);
-// Can both files be opened, and do their parts lie inside them?
+// Error if the tensors are not those that conversion.h5 was written for.
+void check_conversion_tensors(const Conversion& conversion);
+// Can both files be opened, and are the tensors undamaged?
 bool is_whole_conversion(const std::filesystem::path& directory);
 
 }  // namespace kvc

@@ -1,5 +1,6 @@
 // HDF5 files as this project writes and reads them: groups, attributes, plain datasets of float64,
-// float32, int64 and strings. Files are byte-identical for equal contents (no times are stored).
+// float32, int64 and strings. Files are byte-identical for equal contents (no times are stored). The attribute
+// `checksum` of a dataset covers its data: damage is an Error when they are read.
 #pragma once
 
 #include <cstdint>

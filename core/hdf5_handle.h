@@ -14,6 +14,8 @@
 namespace kvc {
 
 inline constexpr int kMaxHdf5Rank = 8;
+inline constexpr const char* kHdf5Checksum =
+    "checksum";  // attribute of a dataset: checksum_of its data
 
 class Hdf5Handle {
  public:

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/checksum.h"
 #include "core/hdf5.h"
 #include "core/hdf5_handle.h"
 
@@ -15,7 +16,8 @@ std::string subject_of(const std::filesystem::path& path, const std::string& obj
 }
 
 Hdf5Handle open_dataset(hid_t file, const std::string& path, const std::string& subject) {
-  KVC_CHECK(hdf5_reachable(file, path), "{}: no such dataset", subject);
+  KVC_CHECK(hdf5_reachable(file, path),
+            "{}: no such dataset; the file is damaged, or of another kind", subject);
   Hdf5Handle dataset(H5Dopen2(file, path.c_str(), H5P_DEFAULT), H5Dclose);
   KVC_CHECK(dataset.valid(), "{}: not a readable dataset", subject);
   return dataset;
@@ -27,6 +29,22 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
     text += fmt::format("{}{}", text.empty() ? "" : ", ", size);
   }
   return "[" + text + "]";
+}
+
+// Datasets of other programs have no checksum.
+void check_contents(hid_t dataset, std::span<const std::byte> bytes, const std::string& subject) {
+  if (H5Aexists(dataset, kHdf5Checksum) <= 0) {
+    return;
+  }
+  const Hdf5Handle attribute(H5Aopen(dataset, kHdf5Checksum, H5P_DEFAULT), H5Aclose);
+  const Hdf5Handle space(H5Aget_space(attribute), H5Sclose);
+  std::int64_t stated = 0;
+  KVC_CHECK(
+      H5Sget_simple_extent_npoints(space) == 1 &&
+          H5Aread(attribute, H5T_NATIVE_INT64, &stated) >= 0 &&
+          stated == static_cast<std::int64_t>(checksum_of(bytes)),
+      "{}: the data differ from their checksum; the file is damaged: delete it and make it again",
+      subject);
 }
 
 template <typename Element>
@@ -49,8 +67,10 @@ std::vector<Element> read_dataset(hid_t file, const std::filesystem::path& file_
   std::vector<Element> values(static_cast<std::size_t>(count));
   if (count > 0) {
     KVC_CHECK(H5Dread(dataset, memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) >= 0,
-              "{}: cannot read the dataset{}; the file is damaged", subject, hdf5_failure_reason());
+              "{}: cannot read the dataset{}; the file is damaged: delete it and make it again",
+              subject, hdf5_failure_reason());
   }
+  check_contents(dataset, std::as_bytes(std::span<const Element>(values)), subject);
   return values;
 }
 
@@ -180,7 +200,9 @@ std::string Hdf5Reader::text(const std::string& path) const {
   char* text = nullptr;
   KVC_CHECK(H5Dread(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, &text) >= 0, "{}: cannot be read",
             subject);
-  return take_text(text, subject);
+  const std::string copy = take_text(text, subject);
+  check_contents(dataset, std::as_bytes(std::span(copy)), subject);
+  return copy;
 }
 
 }  // namespace kvc

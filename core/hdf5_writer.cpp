@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/checksum.h"
 #include "core/hdf5.h"
 #include "core/hdf5_handle.h"
 
@@ -97,8 +98,16 @@ struct Values {
   hid_t file_type;
   const void* data;
   std::size_t count;
-  bool integers;
+  std::span<const std::byte> bytes;  // of the numbers, or of the text that `data` points to
+  bool integers = false;
 };
+
+template <typename Element>
+Values values_of(hid_t memory_type, hid_t file_type, std::span<const Element> values) {
+  return {memory_type,           file_type,
+          values.data(),         values.size(),
+          std::as_bytes(values), std::is_integral_v<Element>};
+}
 
 void write_dataset(hid_t file, const std::filesystem::path& file_path, const std::string& path,
                    const Values& values, const std::vector<std::int64_t>& shape,
@@ -116,7 +125,7 @@ void write_dataset(hid_t file, const std::filesystem::path& file_path, const std
   const Hdf5Handle parent = open_parent(file, parts, file_path);
   const Hdf5Handle list = creation_list(H5P_DATASET_CREATE);
   if (values.integers && !shape.empty() && count > 0) {
-    compress(list, shape, static_cast<std::int64_t>(count * sizeof(std::int64_t)));
+    compress(list, shape, static_cast<std::int64_t>(values.bytes.size()));
   }
   const Hdf5Handle dataset(H5Dcreate2(parent, parts.back().c_str(), values.file_type,
                                       simple_space(shape), H5P_DEFAULT, list, H5P_DEFAULT),
@@ -127,6 +136,8 @@ void write_dataset(hid_t file, const std::filesystem::path& file_path, const std
         H5Dwrite(dataset, values.memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data) >= 0,
         "{}: cannot write the dataset{}", subject, hdf5_failure_reason());
   }
+  const auto checksum = static_cast<std::int64_t>(checksum_of(values.bytes));
+  write_attribute(dataset, kHdf5Checksum, H5T_NATIVE_INT64, simple_space({}), &checksum, subject);
   if (!dimensions.empty()) {
     write_labels(dataset, dimensions, subject);
   }
@@ -167,31 +178,29 @@ void Hdf5Writer::attribute(const std::string& object, const std::string& name, d
 void Hdf5Writer::dataset(const std::string& path, std::span<const double> values,
                          const std::vector<std::int64_t>& shape,
                          const std::vector<std::string>& dimensions) {
-  write_dataset(file_, path_, path,
-                {H5T_NATIVE_DOUBLE, H5T_IEEE_F64LE, values.data(), values.size(), false}, shape,
+  write_dataset(file_, path_, path, values_of(H5T_NATIVE_DOUBLE, H5T_IEEE_F64LE, values), shape,
                 dimensions);
 }
 
 void Hdf5Writer::dataset(const std::string& path, std::span<const float> values,
                          const std::vector<std::int64_t>& shape,
                          const std::vector<std::string>& dimensions) {
-  write_dataset(file_, path_, path,
-                {H5T_NATIVE_FLOAT, H5T_IEEE_F32LE, values.data(), values.size(), false}, shape,
+  write_dataset(file_, path_, path, values_of(H5T_NATIVE_FLOAT, H5T_IEEE_F32LE, values), shape,
                 dimensions);
 }
 
 void Hdf5Writer::dataset(const std::string& path, std::span<const std::int64_t> values,
                          const std::vector<std::int64_t>& shape,
                          const std::vector<std::string>& dimensions) {
-  write_dataset(file_, path_, path,
-                {H5T_NATIVE_INT64, H5T_STD_I64LE, values.data(), values.size(), true}, shape,
+  write_dataset(file_, path_, path, values_of(H5T_NATIVE_INT64, H5T_STD_I64LE, values), shape,
                 dimensions);
 }
 
 void Hdf5Writer::dataset(const std::string& path, const std::string& text) {
   const Hdf5Handle type = hdf5_string_type();
   const char* pointer = text.c_str();
-  write_dataset(file_, path_, path, {type, type, &pointer, 1, false}, {}, {});
+  write_dataset(file_, path_, path, {type, type, &pointer, 1, std::as_bytes(std::span(text))}, {},
+                {});
 }
 
 void Hdf5Writer::close() {

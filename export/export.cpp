@@ -50,6 +50,7 @@ Inputs open_inputs(const ExportOptions& options) {
   check_plan(conversion.plan, config, options.conversion);
   check_exportable(conversion.plan, options.format);
   FactorFile factors(conversion.tensors, conversion.plan, config.hidden_size);
+  check_conversion_tensors(conversion);
   return {std::move(checkpoint), std::move(config), std::move(conversion), std::move(factors)};
 }
 

@@ -15,6 +15,17 @@ from programs import FAST, STORIES, ProgramTest, command, listing, run
 MOMENTS = 6
 
 
+def lose_pages(path):
+    """Zeros in place of every page that holds numbers alone, as a disk may leave them."""
+    data = path.read_bytes()
+    pages = [page for page in range(0, len(data) - 4096, 4096) if data[page:page + 4096].count(0) < 400]
+    assert pages, path
+    with path.open("r+b") as stream:
+        for page in pages:
+            stream.seek(page)
+            stream.write(bytes(4096))
+
+
 class Resume(ProgramTest):
     def setUp(self):
         super().setUp()
@@ -103,11 +114,26 @@ class Resume(ProgramTest):
     def test_a_damaged_conversion_is_made_again(self):
         work = self.directory / "work"
         self.run_ok("kvconvert", *self.arguments, "--work", work)
-        for name, size in (("conversion.safetensors", 1000), ("conversion.safetensors", 0), ("conversion.h5", 1000)):
+        for name, size in (("conversion.safetensors", 1000), ("conversion.safetensors", 0), ("conversion.h5", 1000),
+                           ("conversion.safetensors", None)):
             with self.subTest(name, size=size):
-                os.truncate(work / "conversion" / name, size)
+                path = work / "conversion" / name
+                if size is None:
+                    lose_pages(path)
+                else:
+                    os.truncate(path, size)
                 self.run_ok("kvconvert", *self.arguments, "--work", work, "--force")
                 self.assertEqual(listing(self.out), self.uninterrupted)
+
+    def test_damaged_statistics_are_refused(self):
+        self.stop_behind("calibration.h5")
+        calibration = self.directory / ".out.work" / "calibration.h5"
+        lose_pages(calibration)
+        refused = run("kvconvert", *self.arguments)
+        self.assertEqual(refused.returncode, 1, refused.stderr)
+        self.assertRegex(refused.stderr, "calibration.h5:/.*damaged: delete it")
+        calibration.unlink()
+        self.assert_completes("without its statistics")
 
 
 if __name__ == "__main__":

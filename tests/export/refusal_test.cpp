@@ -70,6 +70,16 @@ TEST_F(ExportRefusal, AFactorOfNoGroup) {
   expect_error("belongs to no part");
 }
 
+TEST_F(ExportRefusal, DamagedFactors) {
+  make(joint_plan());
+  const fs::path file = conversion_ / "conversion.safetensors";
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekp(-4, std::ios::end);
+  stream.write("\0\0\0\0", 4);
+  stream.close();
+  expect_error("conversion.safetensors: the tensors are damaged");
+}
+
 TEST_F(ExportRefusal, AChoiceThatCannotBe) {
   wide_["kvconvert.groups.1.encoder"] = 9;  // of 8 coefficients
   make(joint_plan());
