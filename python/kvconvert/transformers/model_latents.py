@@ -89,6 +89,7 @@ class ModelLatents(ModelParts):
         weight = self.attention(0).q_proj.weight if hasattr(self.attention(0), "q_proj") else next(decoder.parameters())
         self._options = (next(decoder.parameters()).dtype, weight.device)  # of a quantised weight: another dtype
         self._taps: dict[int, list] = {layer: self._open_taps(layer) for layers in self.stores for layer in layers}
+        self._projections = {layer: self._projections_of(layer) for layer, taps in self._taps.items() if taps}
         self.latents = [Latents(checkpoint, layers, [self._form(layer) for layer in layers], *self._options)
                         for layers in self.stores]
 
@@ -96,6 +97,8 @@ class ModelLatents(ModelParts):
         return LatentStore(self, number)
 
     def begin_pass(self, cached: bool) -> None:
+        if cached:
+            self._check_projections()
         for taps in self._taps.values():
             for tap in taps:
                 tap.taken.begin_pass(cached)
@@ -103,6 +106,19 @@ class ModelLatents(ModelParts):
     def take_latents(self, layer: int) -> torch.Tensor:
         """Latents [batch, tokens, rank] of the inputs of a layer's projections, in this pass."""
         return torch.cat([tap.take() for tap in self._taps[layer]], -1)
+
+    def _projections_of(self, layer: int) -> tuple[torch.nn.Module, torch.nn.Module]:
+        attention = self.attention(layer)
+        return attention.k_proj, attention.v_proj
+
+    def _check_projections(self) -> None:
+        """Error where an adapter stands in place of a projection: latents would lack what it adds."""
+        for layer, opened in self._projections.items():
+            for name, found, expected in zip(("k_proj", "v_proj"), self._projections_of(layer), opened):
+                if found is not expected:
+                    raise ConversionError(f"layers.{layer}.self_attn.{name}: a {type(found).__name__} stands in place of the projection that was "
+                                          f"loaded; latents of method {self.checkpoint.plan['method']} are made of its input, without what an adapter "
+                                          "adds. Adapt other modules, or merge the adapter into the original and convert that")
 
     def _open_taps(self, layer: int) -> list:
         group, (dtype, device) = self.checkpoint.group_of(layer), self._options

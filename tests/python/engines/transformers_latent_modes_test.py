@@ -185,6 +185,29 @@ class RefusalsTest(Case):
         pairs = latent("--method", "minicache", "--force", exact=())
         self.refused(pairs, "config.json: method minicache: kvrun alone runs paired, plain layers; .*pca, xkv-static, palu")
 
+    def test_adapters_of_projections_that_latents_do_not_read(self):
+        class Adapter(torch.nn.Module):
+            def __init__(self, base):
+                super().__init__()
+                self.base = base
+
+            def forward(self, hidden):
+                return 2 * self.base(hidden)
+
+        ids = torch.arange(20, 40)[None]
+        for method, options in FamiliesTest.METHODS.items():
+            model = load(latent("--method", method, *options))
+            attention, before = model.get_decoder().layers[5].self_attn, model(ids).logits
+            attention.q_proj = Adapter(attention.q_proj)
+            self.assertFalse(torch.equal(model(ids).logits, before))
+            attention.v_proj = Adapter(attention.v_proj)
+            if method == "pca":  # latents of the values themselves
+                model(ids)
+                continue
+            with self.assertRaisesRegex(kvconvert.ConversionError, f"layers.5.self_attn.v_proj: a Adapter stands.*method {method}.*merge the adapter"):
+                model(ids)
+            self.assertEqual(model(ids, use_cache=False).logits.shape, before.shape)
+
     def test_plan_that_leaves_a_layer_out(self):
         directory = copy_of(latent(*PCA))
         edit_config(directory, lambda config: config["kvconvert"]["plan"]["groups"].pop())
