@@ -10,10 +10,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 9> kNames = {
-    "added_tokens.json", "chat_template.jinja",     "generation_config.json",
-    "merges.txt",        "special_tokens_map.json", "tokenizer.json",
-    "tokenizer.model",   "tokenizer_config.json",   "vocab.json"};
+// The tokenizer's, generation's, and those of a multimodal model's processor.
+constexpr std::array<std::string_view, 15> kNames = {"added_tokens.json",
+                                                     "chat_template.jinja",
+                                                     "chat_template.json",
+                                                     "generation_config.json",
+                                                     "merges.txt",
+                                                     "preprocessor_config.json",
+                                                     "processor_config.json",
+                                                     "special_tokens_map.json",
+                                                     "spiece.model",
+                                                     "tokenizer.json",
+                                                     "tokenizer.model",
+                                                     "tokenizer_config.json",
+                                                     "video_preprocessor_config.json",
+                                                     "vocab.json",
+                                                     "vocab.txt"};
 
 constexpr std::array<std::string_view, 6> kLicenceNames = {"licence", "license",    "copying",
                                                            "notice",  "use_policy", "usage_policy"};

@@ -8,6 +8,7 @@
 #include "core/checkpoint_files.h"
 #include "core/error.h"
 #include "core/output.h"
+#include "core/progress.h"
 #include "core/safetensors.h"
 
 namespace kvc {
@@ -64,6 +65,13 @@ std::string index_text(const Split& split, const std::map<std::string, std::stri
 void write_checkpoint_tensors(const std::filesystem::path& directory,
                               std::vector<TensorSource> tensors, std::uint64_t shard_bytes) {
   KVC_CHECK(!tensors.empty(), "{}: no tensors to write", directory.string());
+  Progress progress("writing tensors", static_cast<std::int64_t>(tensors.size()));
+  for (TensorSource& tensor : tensors) {
+    tensor.read = [&progress, read = std::move(tensor.read)] {
+      progress.advance();
+      return read();
+    };
+  }
   Split split = split_tensors(directory.string(), std::move(tensors), shard_bytes);
   if (split.shards.size() == 1) {
     write_safetensors(directory / kWeightsFile, std::move(split.shards.front()));

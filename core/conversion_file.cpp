@@ -7,6 +7,7 @@
 
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/json_fields.h"
 #include "core/kv_plan_json.h"
 #include "core/safetensors.h"
@@ -91,6 +92,7 @@ std::string tensors_checksum(const std::filesystem::path& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   std::vector<std::uint64_t> sums = {checksum_of(std::as_bytes(std::span(file.header())))};
   for (const TensorInfo& tensor : file.tensors()) {
+    check_interrupt();
     sums.push_back(checksum_of(file.bytes(tensor)));
   }
   return fmt::format("{:016x}", checksum_of(std::as_bytes(std::span(sums))));

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "core/interrupt.h"
 #include "core/mapped_file.h"
 
 namespace kvc {
@@ -11,6 +12,7 @@ namespace kvc {
 std::string factor_checksum(const Checkpoint& checkpoint) {
   Sha256 hash;
   for (const std::string& name : checkpoint.tensor_names()) {  // sorted
+    check_interrupt();
     if (name.rfind("kvconvert.", 0) == 0) {
       const auto bytes = checkpoint.bytes(name);
       hash.update(std::string_view(name.c_str(), name.size() + 1));

@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/file_writer.h"
+#include "core/interrupt.h"
 #include "core/json.h"
 #include "core/progress.h"
 
@@ -165,6 +166,7 @@ void OutputDirectory::commit() {
     write_file(path() / kOutputMark, "");
   }
   sync_tree(path());
+  check_interrupt();  // the last chance: nothing has appeared yet
   scratch_.make_public();
   const bool replaces = force_ && fs::exists(fs::symlink_status(final_));
   if (replaces && (fs::is_empty(final_) || is_output(final_))) {

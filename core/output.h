@@ -31,7 +31,7 @@ class OutputDirectory {
   OutputDirectory(std::filesystem::path final_path, bool force);
 
   const std::filesystem::path& path() const { return scratch_.path(); }  // write files here
-  // fsyncs files and directories and renames. An existing final directory (force) is exchanged
+  // fsyncs files and directories and renames, unless a signal has arrived (check_interrupt). An existing final directory (force) is exchanged
   // atomically with the new one and then removed or kept, so a complete one always exists.
   void commit();
 

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/factor_checksum.h"
 #include "core/output.h"
+#include "core/payback.h"
 #include "core/progress.h"
 #include "export/export_config.h"
 #include "export/factor_file.h"
@@ -44,6 +45,7 @@ void check_plan(const KvPlan& plan, const ModelConfig& config, const fs::path& c
 Inputs open_inputs(const ExportOptions& options) {
   Checkpoint checkpoint = Checkpoint::open(options.checkpoint);
   check_original(checkpoint);
+  check_companion_files(checkpoint);
   ModelConfig config = read_model_config(checkpoint);
   Conversion conversion = read_conversion(options.conversion);
   check_provenance(conversion.provenance, "conversion", checkpoint.hash(), options.conversion);
@@ -78,19 +80,7 @@ void log_carried(const Inputs& inputs) {
   }
 }
 
-void check_foldable(const KvPlan& plan, ExportFormat format) {
-  KVC_CHECK(format == ExportFormat::kFactored || plan.groups.empty() ||
-                has_basis(plan, LatentBasis::kWeights),
-            "--export folded: the conversion ({}) does not factorise projections, so there is "
-            "nothing to fold; use factored",
-            plan.method);
-}
-
 void write_folded(const Inputs& inputs, const fs::path& directory) {
-  KVC_CHECK(
-      inputs.conversion.plan.fused.empty(),
-      "--export folded: fused layers have no projections that a dense weight could replace; use "
-      "factored");
   write_checkpoint_tensors(directory, folded_tensors(inputs.checkpoint, inputs.config,
                                                      inputs.conversion.plan, inputs.factors));
   write_folded_config(inputs.checkpoint, directory);
@@ -114,10 +104,30 @@ void check_original(const Checkpoint& checkpoint) {
             checkpoint.directory().string());
 }
 
+void check_factor_options(const std::string& factor_dtype, ExportFormat format) {
+  check_factor_dtype(factor_dtype);
+  KVC_CHECK_USAGE(format != ExportFormat::kFolded || factor_dtype == "auto",
+                  "--factor-dtype {}: --export folded writes no factors; leave one out",
+                  factor_dtype);
+}
+
 void check_exportable(const KvPlan& plan, ExportFormat format) {
-  KVC_CHECK(format == ExportFormat::kFactored || plan.coded.empty(),
-            "--export folded: coded caches quantise keys and values when they are stored, which "
-            "projection weights cannot express; use --export factored");
+  if (format == ExportFormat::kFactored || format == ExportFormat::kMla) {
+    return;
+  }
+  const std::string given = name_of(kFormats, format);
+  KVC_CHECK(plan.coded.empty(),
+            "--export {}: coded caches quantise keys and values when they are stored, which "
+            "projection weights cannot express; use --export factored",
+            given);
+  KVC_CHECK(plan.fused.empty(),
+            "--export {}: fused layers have no projections that a dense weight could replace; use "
+            "--export factored",
+            given);
+  KVC_CHECK(has_basis(plan, LatentBasis::kWeights),
+            "--export {}: the method {} does not factorise projections of this model, so there is "
+            "nothing to fold; use --export factored",
+            given, plan.method);
 }
 
 void export_into(const ExportOptions& options, const fs::path& directory) {
@@ -125,9 +135,8 @@ void export_into(const ExportOptions& options, const fs::path& directory) {
       options.format != ExportFormat::kMla,
       "--export mla: is fitted to calibration text and judged beside a coded cache, not made of a "
       "conversion; use kvconvert --export mla");
-  check_factor_dtype(options.factor_dtype);
+  check_factor_options(options.factor_dtype, options.format);
   const Inputs inputs = open_inputs(options);
-  check_foldable(inputs.conversion.plan, options.format);
   log_carried(inputs);
   switch (options.format) {
     case ExportFormat::kFactored:
@@ -156,6 +165,18 @@ void export_checkpoint(const ExportOptions& options) {
   export_into(options, output.path());
   output.commit();
   log_info(fmt::format("wrote {}", options.out.string()));
+}
+
+Json export_summary(const ExportOptions& options) {
+  Json summary = {{"out", options.out.string()}, {"format", name_of(kFormats, options.format)}};
+  if (options.format != ExportFormat::kFolded) {
+    const Checkpoint factored = Checkpoint::open(
+        options.format == ExportFormat::kBoth ? options.out / "factored" : options.out);
+    summary["factor_dtype"] = options.factor_dtype;
+    summary["factor_bytes"] = factor_bytes(factored, Checkpoint::open(options.checkpoint));
+    summary[kFactorChecksum] = factored.config().at("kvconvert").at(kFactorChecksum);
+  }
+  return summary;
 }
 
 }  // namespace kvc

@@ -37,10 +37,14 @@ struct ExportOptions {
 
 // Error for a checkpoint that is a conversion already.
 void check_original(const Checkpoint& checkpoint);
+// UsageError for a factor type that does not exist (check_factor_dtype), or one beside a format without factors.
+void check_factor_options(const std::string& factor_dtype, ExportFormat format);
 // Error when the format cannot express the plan.
 void check_exportable(const KvPlan& plan, ExportFormat format);
 // Error when the conversion belongs to another checkpoint. `out` appears complete or not at all.
 void export_checkpoint(const ExportOptions& options);
+// What it wrote: {out, format}, and for a factored directory {factor_dtype, factor_bytes, factors_sha256}.
+Json export_summary(const ExportOptions& options);
 // The same into the existing, empty `directory`; options.out and options.force are not used.
 void export_into(const ExportOptions& options, const std::filesystem::path& directory);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <string_view>
 
 #include "core/error.h"
@@ -58,8 +59,12 @@ void copy_json(const fs::path& source, const fs::path& target, const Edit& edit)
 }
 
 // Copies differ from the checkpoint's own file.
+// Those that may name code to load.
 bool is_edited(const fs::path& file) {
-  return file == "generation_config.json" || file == "tokenizer_config.json";
+  constexpr std::string_view kEdited[] = {"generation_config.json", "preprocessor_config.json",
+                                          "processor_config.json", "tokenizer_config.json",
+                                          "video_preprocessor_config.json"};
+  return std::find(std::begin(kEdited), std::end(kEdited), file.string()) != std::end(kEdited);
 }
 
 }  // namespace

@@ -63,11 +63,11 @@ std::vector<TensorSource> factor_sources(const FactorFile& factors,
   const auto load = [&factors, name = info.name](at::ScalarType dtype) {
     return [&factors, name, dtype] { return factors.load(name, dtype); };
   };
-  if (!automatic && !integers) {
+  if (!automatic && !integers && info.shape.size() > 1) {
     const at::ScalarType dtype = parse_scalar_type(factor_dtype);
     return source(dtype, load(dtype));
   }
-  if (integers || info.shape.size() != 2) {
+  if (!automatic || info.shape.size() != 2) {
     return source(at::kFloat, load(at::kFloat));
   }
   return {waiting_source(info.name, to_half_or_float(factors.load(info.name, at::kFloat)), scratch,

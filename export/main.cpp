@@ -1,3 +1,4 @@
+#include <cstdio>
 #include <memory>
 
 #include "core/command.h"
@@ -25,6 +26,9 @@ int main(int argc, char** argv) {
           options->format = kvc::parse_export_format(*format);
           options->force = common.force;
           kvc::export_checkpoint(*options);
+          if (common.json) {
+            std::fputs(kvc::dump_json(kvc::export_summary(*options)).c_str(), stdout);
+          }
         };
       });
 }

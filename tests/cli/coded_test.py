@@ -15,9 +15,13 @@ TEXTS = DATA / "texts"
 SHORT = ("--num-sequences", "12", "--seq-len", "128", "--window", "32", "--no-validate")
 
 
-def tensor_names(path):
+def tensor_header(path):
     with path.open("rb") as file:
-        return json.loads(file.read(int.from_bytes(file.read(8), "little"))).keys()
+        return json.loads(file.read(int.from_bytes(file.read(8), "little")))
+
+
+def tensor_names(path):
+    return tensor_header(path).keys()
 
 
 class Selection(ProgramTest):
@@ -153,6 +157,28 @@ class Conversions(ProgramTest):
             summary = json.loads(self.run_ok(program, flag, "--add", mine, total, "--out", self.directory / f"3-{name}",
                                              "--json").stdout)
             self.assertEqual(summary["num_tokens"] % 3, 0)
+            twice = self.run_ok(program, flag, "--add", mine, total, "--out", self.directory / f"twice-{name}").stderr
+            self.assertIn("count twice", twice)  # the sum's parts are known
+            other = self.directory / f"other-{name}"
+            self.run_ok(program, STORIES, flag, *tokens, "--sink", "2", "--out", other)
+            self.assert_refused({1}, ["another sink_tokens"], program, flag, "--add", mine, other, "--out", self.directory / "never.h5")
+
+    def test_vectors_are_exact_whatever_the_matrices_are(self):
+        """A step of float16 would be subnormal, or zero."""
+        work = self.directory / "work"
+        self.convert("out", "--scope", "head", "--work", work)
+        for dtype, stored in (("float16", "F16"), ("bfloat16", "BF16"), ("int8", "I8"), ("float32", "F32")):
+            out = self.directory / dtype
+            summary = json.loads(self.run_ok("kvexport", STORIES, "--conversion", work / "conversion", "--factor-dtype", dtype, "--out", out,
+                                             "--json").stdout)
+            tensors = tensor_header(out / "model.safetensors")
+            dtypes = {name.rpartition(".")[2]: tensors[name]["dtype"] for name in tensors if name.startswith("kvconvert.coded.2.")}
+            self.assertEqual((dtypes["mean"], dtypes["steps"], dtypes["encoder"]), ("F32", "F32", stored))
+            factors = (end - begin for name, entry in tensors.items() if name.startswith("kvconvert.") for begin, end in [entry["data_offsets"]])
+            config = json.loads((out / "config.json").read_text(encoding="utf-8"))
+            self.assertEqual(summary, {"out": str(out), "format": "factored", "factor_dtype": dtype, "factor_bytes": sum(factors),
+                                       "factors_sha256": config["kvconvert"]["factors_sha256"]})
+            self.run_ok("kvrun", out, "--prompt", "Once", "--max-new-tokens", "3")
 
     def test_finished_stages_are_reused(self):
         work = self.directory / "work"
@@ -244,8 +270,17 @@ class Conversions(ProgramTest):
 
     def test_it_cannot_be_folded(self):
         for form in ("folded", "both"):
-            self.assert_refused({1}, ["--export folded", "factored"], "kvconvert", STORIES, "--kept-ratio", "0.25", *SHORT,
-                                "--export", form, "--out", self.directory / "out")
+            for plan in ((), ("--plan",)):
+                self.assert_refused({1}, [f"--export {form}", "factored"], "kvconvert", STORIES, "--kept-ratio", "0.25", *SHORT,
+                                    "--export", form, "--out", self.directory / "out", *plan)
+
+    def test_methods_without_weights_of_their_own_cannot_be_folded(self):
+        for method, words in (("minicache", "nothing to fold"), ("xkv", "nothing to fold"), ("pca", "nothing to fold"),
+                              ("fusedkv", "fused layers")):
+            for form in ("folded", "both"):
+                self.assert_refused({1}, [f"--export {form}", words, "factored"], "kvconvert", STORIES, "--method", method, "--export", form,
+                                    "--num-sequences", "8", "--seq-len", "64", "--no-validate", "--out", self.directory / "out",
+                                    "--work", self.directory / "work")
 
     def test_too_little_text_is_refused_before_it_is_read(self):
         self.assert_refused({1}, ["--num-sequences"], "kvconvert", STORIES, "--kept-ratio", "0.25", "--scope", "group",

@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 
-from programs import FAST, STORIES, ProgramTest, command, listing, run
+from programs import FAST, STORIES, ProgramTest, command, copy_checkpoint, edit_tensors, listing, run
 
 MOMENTS = 6
 
@@ -92,6 +92,24 @@ class Resume(ProgramTest):
             self.assertFalse(self.out.exists())
             self.assert_completes(f"interrupted after {artifact}")
             self.clear()
+
+    def test_an_interrupt_ends_an_export(self):
+        """Of many tensors beside the text model, which take most of the time."""
+        checkpoint = copy_checkpoint(STORIES, self.directory / "large")
+        edit_tensors(checkpoint, lambda tensors: tensors.update(
+            {f"vision_tower.{index}": ["U8", [1 << 22], bytes(1 << 22)] for index in range(64)}))
+        out, written = self.directory / "out", self.directory / ".out.partial" / "model.safetensors"
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = subprocess.Popen(command("kvconvert", checkpoint, "--out", out, *FAST, "--quiet"), stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            while process.poll() is None and not written.exists():
+                time.sleep(0.001)
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 130, errors)
+            self.assertFalse(written.parent.exists())
+            self.assertFalse(out.exists())
+            self.assertTrue((self.directory / ".out.work" / "fisher.h5").exists())
 
     def test_an_error_costs_no_stage_of_an_earlier_run(self):
         work, most = self.directory / ".out.work", 1 << 20  # bytes of a file: less than Fisher information needs

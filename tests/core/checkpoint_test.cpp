@@ -157,10 +157,27 @@ TEST_F(CheckpointTest, HashesConfigHeadersAndEveryByte) {
 
 TEST_F(CheckpointTest, ListsCompanionsAndNothingElse) {
   config();
-  for (const char* name :
-       {"tokenizer.json", "merges.txt", "LICENSE", "Licence.txt", "NOTICE.md", "USE_POLICY.md",
-        "chat_template.jinja", "modeling_x.py", "license.py", "pytorch_model.bin", ".hidden",
-        "training_args.bin", "README.md", "license.bin", "optimizer.pt"}) {
+  for (const char* name : {"tokenizer.json",
+                           "merges.txt",
+                           "LICENSE",
+                           "Licence.txt",
+                           "NOTICE.md",
+                           "USE_POLICY.md",
+                           "chat_template.jinja",
+                           "modeling_x.py",
+                           "license.py",
+                           "pytorch_model.bin",
+                           ".hidden",
+                           "training_args.bin",
+                           "README.md",
+                           "license.bin",
+                           "optimizer.pt",
+                           "preprocessor_config.json",
+                           "processor_config.json",
+                           "video_preprocessor_config.json",
+                           "chat_template.json",
+                           "vocab.txt",
+                           "spiece.model"}) {
     put(file(name), "x");
   }
   std::filesystem::create_directory(file("additional_chat_templates"));
@@ -170,7 +187,9 @@ TEST_F(CheckpointTest, ListsCompanionsAndNothingElse) {
   EXPECT_THAT(Checkpoint::open_config_only(directory()).companion_files(),
               ElementsAre("LICENSE", "Licence.txt", "NOTICE.md", "USE_POLICY.md",
                           "additional_chat_templates/tool.jinja", "chat_template.jinja",
-                          "merges.txt", "tokenizer.json"));
+                          "chat_template.json", "merges.txt", "preprocessor_config.json",
+                          "processor_config.json", "spiece.model", "tokenizer.json",
+                          "video_preprocessor_config.json", "vocab.txt"));
 }
 
 std::vector<TensorSource> zeros(const std::vector<std::pair<std::string, std::int64_t>>& sizes) {

@@ -70,6 +70,30 @@ TEST_F(ExportRefusal, AFactorOfNoGroup) {
   expect_error("belongs to no part");
 }
 
+TEST_F(ExportRefusal, FactorTypesWithoutFactors) {
+  make(joint_plan());
+  ExportOptions folded = options(ExportFormat::kFolded);
+  folded.factor_dtype = "int8";
+  expect_error(folded, "--factor-dtype int8: --export folded writes no factors");
+}
+
+TEST_F(ExportRefusal, PlansWithNothingToFold) {
+  KvPlan paired = plain_plan(synthetic_.num_layers, synthetic_.num_kv_heads, synthetic_.head_dim);
+  paired.method = "minicache";
+  make(paired);
+  for (const auto& [format, name] :
+       {std::pair(ExportFormat::kFolded, "folded"), std::pair(ExportFormat::kBoth, "both")}) {
+    expect_error(options(format),
+                 fmt::format("--export {}: the method minicache does not factorise", name));
+  }
+}
+
+TEST_F(ExportRefusal, CompanionFilesThatCannotBeRead) {
+  make(joint_plan());
+  std::ofstream(checkpoint_ / "generation_config.json") << "{";
+  expect_error("generation_config.json");
+}
+
 TEST_F(ExportRefusal, DamagedFactors) {
   make(joint_plan());
   const fs::path file = conversion_ / "conversion.safetensors";
