@@ -1,5 +1,6 @@
 #include "calibrate/attention_metric.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
@@ -10,6 +11,7 @@ namespace kvc {
 namespace {
 
 constexpr std::int64_t kQueryStride = 8;
+constexpr std::int64_t kSliceElements = std::int64_t{1} << 20;  // of tokens' matrices at once
 
 // Scores of some queries after the soft cap, and by how much they move with what is capped.
 struct Scores {
@@ -71,7 +73,7 @@ void AttentionMetric::add_head(std::int64_t head, const at::Tensor& plain,
                                const at::Tensor& queries, const at::Tensor& keys,
                                const at::Tensor& values, const at::Tensor& positions,
                                std::int64_t sink_tokens) {
-  const std::int64_t num_tokens = keys.size(0), head_dim = config_.head_dim;
+  const std::int64_t num_tokens = keys.size(0);
   const std::int64_t kv_head = head / (config_.num_heads / config_.num_kv_heads);
   const at::TensorOptions tokens = keys.options().dtype(at::kLong);
   const at::Tensor chosen = at::arange(kQueryStride - 1, num_tokens, kQueryStride, tokens);
@@ -104,12 +106,7 @@ void AttentionMetric::add_head(std::int64_t head, const at::Tensor& plain,
   }
   const auto scale = static_cast<double>(kQueryStride);
   if (sums_.key) {
-    const at::Tensor outer = (query.unsqueeze(2) * query.unsqueeze(1)).flatten(1);
-    const at::Tensor rotated =
-        at::mm(moved.t(), outer).unflatten(1, {head_dim, head_dim});  // per token j
-    const at::Tensor half = rope_.unrotate(layer_, rotated, positions).transpose(1, 2);
-    const at::Tensor unrotated = rope_.unrotate(layer_, half.contiguous(), positions);
-    key_metric_[kv_head].add_(unrotated.to(at::kDouble).sum(0), scale);
+    key_metric_[kv_head].add_(key_sum(moved, query, positions), scale);
   }
   value_metric_[kv_head].add_(gram.to(at::kDouble),
                               scale * squared.sum(at::kDouble).item<double>());
@@ -121,6 +118,23 @@ void AttentionMetric::add_head(std::int64_t head, const at::Tensor& plain,
   query_metric_[kv_head].add_(at::mm((wide * weight.sum(1, true)).t(), wide));
   distance_weight_[head].index_add_(0, distance.clamp(0, kNumDistances - 1).flatten(),
                                     weight.flatten());
+}
+
+at::Tensor AttentionMetric::key_sum(const at::Tensor& moved, const at::Tensor& query,
+                                    const at::Tensor& positions) const {
+  const std::int64_t num_tokens = moved.size(1), head_dim = query.size(1);
+  const std::int64_t slice = std::max<std::int64_t>(1, kSliceElements / (head_dim * head_dim));
+  const at::Tensor outer = (query.unsqueeze(2) * query.unsqueeze(1)).flatten(1);
+  at::Tensor sum = at::zeros({head_dim, head_dim}, outer.options().dtype(at::kDouble));
+  for (std::int64_t first = 0; first < num_tokens; first += slice) {
+    const std::int64_t count = std::min(slice, num_tokens - first);
+    const at::Tensor places = positions.narrow(0, first, count);
+    const at::Tensor rotated =
+        at::mm(moved.narrow(1, first, count).t(), outer).unflatten(1, {head_dim, head_dim});
+    const at::Tensor half = rope_.unrotate(layer_, rotated, places).transpose(1, 2);
+    sum.add_(rope_.unrotate(layer_, half.contiguous(), places).to(at::kDouble).sum(0));
+  }
+  return sum;
 }
 
 void AttentionMetric::write(Hdf5Writer& file) const {

@@ -39,6 +39,10 @@ class AttentionMetric {
   void add_head(std::int64_t head, const at::Tensor& plain, const at::Tensor& queries,
                 const at::Tensor& keys, const at::Tensor& values, const at::Tensor& positions,
                 std::int64_t sink_tokens);
+  // Sum over tokens j and queries i of moved[i, j] (R_j^T q_i)(R_j^T q_i)^T, float64 [head_dim, head_dim]. Tokens are taken
+  // in slices, since each has a matrix of its own on the way.
+  at::Tensor key_sum(const at::Tensor& moved, const at::Tensor& query,
+                     const at::Tensor& positions) const;
 
   const ModelConfig& config_;
   const RopeTables& rope_;

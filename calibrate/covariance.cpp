@@ -154,11 +154,7 @@ void covariance(const Checkpoint& checkpoint, const TokenSet& tokens,
 
 void add_covariances(const std::vector<std::filesystem::path>& files,
                      const std::filesystem::path& out, bool force) {
-  add_files(files,
-            {.kind = "covariance",
-             .groups = {"/joint", "/attention"},
-             .equal_options = {"joint_layers", "sink_tokens", "attention"}},
-            out, force);
+  add_files(files, {.kind = "covariance", .groups = {"/joint", "/attention"}}, out, force);
 }
 
 Json covariance_summary(const std::filesystem::path& path) {

@@ -91,8 +91,7 @@ int main(int argc, char** argv) {
        .compute = [flags](const auto&... arguments) { flags->compute(arguments...); },
        .add = [flags](const auto&... arguments) { flags->add(arguments...); },
        .summary = [flags](const auto& path) { return flags->summary(path); },
-       .takes_own_latents =
-           [flags] { return flags->covariance && !flags->covariance_options.attention; },
+       .takes_own_latents = [flags] { return flags->covariance; },
        .declare = [flags](CLI::App& app, const kvc::CommonOptions&) { flags->declare(app); },
        .check = [flags](const kvc::CommonOptions& common) { flags->check(common); }});
 }

@@ -34,7 +34,12 @@ void run_stage(const char* name, bool is_done, const Stage& stage) {
 template <typename Stage>
 void run_stage(const char* name, const fs::path& artifact, const Provenance& expected,
                const Stage& stage) {
-  run_stage(name, artifact_matches(artifact, expected), stage);
+  const bool is_done = artifact_matches(artifact, expected);
+  if (!is_done && fs::exists(artifact)) {
+    log_info(fmt::format("{}: {} is of other tokens or settings, and is made again", name,
+                         artifact.string()));
+  }
+  run_stage(name, is_done, stage);
 }
 
 // The statistics of adjacent layers together, where the method needs them.

@@ -1,5 +1,6 @@
 #include "fisher/metric.h"
 
+#include <cmath>
 #include <utility>
 
 #include "core/error.h"
@@ -144,6 +145,10 @@ class MetricRun {
       loss_sum_ += gradient.loss;
       scored(config_.num_layers, half).copy_(gradient.hidden);
     });
+    KVC_CHECK(std::isfinite(loss_sum_),
+              "{}: the loss is not finite; do the weights of the last norm or the output "
+              "projection hold NaN or infinity?",
+              checkpoint_.directory().string());
   }
 
   CachedRows read_cached(int layer, const Halves& half) const {
@@ -217,7 +222,6 @@ void add_metrics(const std::vector<std::filesystem::path>& files, const std::fil
   add_files(files,
             {.kind = "metric",
              .groups = {"/metric"},
-             .equal_options = {"joint_layers", "sink_tokens"},
              .totals = {"/loss_sum"},
              .counts = {"/num_tokens", "/num_scored"}},
             out, force);

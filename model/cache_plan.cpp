@@ -29,7 +29,7 @@ std::string why_not_factorised(const ModelConfig& config) {
   return fmt::format(
       "{} models already cache one latent per token and layer ({} values, and {} of a rotary key, "
       "instead of {} of keys and values), so there are no key and value projections to factorise; "
-      "use --method xkv or xkv-static, or run the model as it is with kvrun",
+      "convert with --method xkv or xkv-static, or run the model as it is with kvrun",
       config.arch->model_type, config.mla->kv_lora_rank, config.mla->qk_rope_head_dim, expanded);
 }
 

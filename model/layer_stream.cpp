@@ -32,6 +32,15 @@ std::vector<TokenBatch> make_batches(const TokenSet& tokens, std::int64_t batch_
   return batches;
 }
 
+// Error naming the first of `parts` whose values are not all finite; finite[i], a bool on any device, says that of parts[i].
+void check_finite(const Checkpoint& checkpoint, const std::vector<at::Tensor>& finite,
+                  const std::function<std::string(std::size_t)>& part) {
+  for (std::size_t i = 0; i < finite.size(); ++i) {
+    KVC_CHECK(finite[i].item<bool>(), "{}: {} not finite; do the weights hold NaN or infinity?",
+              checkpoint.directory().string(), part(i));
+  }
+}
+
 // Shows every layer's projections to the visitor on their way to attention.
 class VisitedAttention : public Attention {
  public:
@@ -74,7 +83,11 @@ LayerStream::LayerStream(const Checkpoint& checkpoint, const ModelConfig& config
   std::int64_t row = 0;
   for (const TokenBatch& batch : state_->batches) {
     const at::Tensor rows = all.narrow(0, row, batch.ids.size(0));
-    rows.copy_(load_embeddings(checkpoint, config, batch.ids, options_.place.dtype));
+    const at::Tensor embeddings =
+        load_embeddings(checkpoint, config, batch.ids, options_.place.dtype);
+    check_finite(checkpoint, {embeddings.isfinite().all()},
+                 [](std::size_t) { return "the embeddings are"; });
+    rows.copy_(embeddings);
     state_->boundary.push_back(rows);
     row += batch.ids.size(0);
   }
@@ -110,19 +123,25 @@ void LayerStream::run(int num_layers, const Visitor& visit, bool move) {
     weights.push_back(to_device(load_layer(checkpoint_, config_, layer, options_.place.dtype),
                                 options_.place.device));
   }
+  std::vector<at::Tensor> finite(weights.size());
   for (int index = 0; index < num_batches(); ++index) {
     check_interrupt();
     VisitedAttention attention(config_, rope_, index, visit);
     at::Tensor hidden_states = boundary(index).to(options_.place.device);
-    for (int offset = 0; offset < num_layers; ++offset) {
-      hidden_states = run_layer(config_, weights[static_cast<std::size_t>(offset)],
-                                next_layer_ + offset, hidden_states, batch(index), attention);
+    for (std::size_t offset = 0; offset < weights.size(); ++offset) {
+      hidden_states = run_layer(config_, weights[offset], next_layer_ + static_cast<int>(offset),
+                                hidden_states, batch(index), attention);
+      const at::Tensor all = hidden_states.isfinite().all();
+      finite[offset] = finite[offset].defined() ? finite[offset].logical_and(all) : all;
     }
     if (move) {
       boundary(index).copy_(hidden_states);
     }
   }
   wait_for_stream(options_.place.device);
+  check_finite(checkpoint_, finite, [&](std::size_t offset) {
+    return fmt::format("layer {}: its output is", next_layer_ + static_cast<int>(offset));
+  });
 }
 
 }  // namespace kvc

@@ -56,7 +56,7 @@ class LayerStream {
   using Visitor = std::function<void(const LayerActivations&)>;
   // Runs the next `num_layers` layers and moves the boundary behind them. `visit` is called for
   // every (batch, layer), batches outermost, layers in order: for one batch, a group's layers
-  // follow each other.
+  // follow each other. Error naming the layer whose output is not finite.
   void advance(int num_layers, const Visitor& visit);
   // The same without moving the boundary: a second pass over the same layers follows.
   void peek(int num_layers, const Visitor& visit);

@@ -42,6 +42,19 @@ void declare(CLI::App& app, const StatisticsProgram& program, Request& request) 
   app.add_option("--add", request.add, "Sum these files of earlier runs instead of computing one");
 }
 
+// What says how statistics are taken goes with none of the ways to take over what exists.
+void exclude_settings(CLI::App& app) {
+  CLI::Option *tokens = app.get_option("--tokens"), *add = app.get_option("--add");
+  for (const char* name : {"--num-sequences", "--seq-len"}) {
+    app.get_option(name)->excludes(tokens)->excludes(add);
+  }
+  for (const char* name : {"--group", "--sink", "--attention"}) {
+    if (CLI::Option* option = app.get_option_no_throw(name)) {
+      option->excludes(add);
+    }
+  }
+}
+
 void check(const CLI::App& app, const Request& request) {
   const bool has_tokens = !request.input.tokens.empty(), has_texts = !request.calibration.empty();
   KVC_CHECK_USAGE(!has_tokens || !has_texts, "--tokens and --calibration exclude each other");
@@ -73,9 +86,11 @@ void check_apart_from_inputs(const Request& request) {
 void check_lengths(const TokenSet& tokens, const ModelConfig& config, const Request& request) {
   for (const auto& row : tokens.sequences) {
     KVC_CHECK(static_cast<std::int64_t>(row.size()) <= config.max_position_embeddings,
-              "{}: the calibration tokens hold a sequence of {}, the model's context is {}; give a "
-              "smaller --seq-len",
-              request.checkpoint.string(), row.size(), config.max_position_embeddings);
+              "{}: the calibration tokens hold a sequence of {}, the model's context is {}; {}",
+              request.checkpoint.string(), row.size(), config.max_position_embeddings,
+              request.input.tokens.empty() ? "give a smaller --seq-len"
+                                           : fmt::format("{} is of a model with a longer one",
+                                                         request.input.tokens.string()));
   }
 }
 
@@ -113,6 +128,7 @@ int run_statistics_program(int argc, char** argv, const StatisticsProgram& progr
                        if (program.declare) {
                          program.declare(app, common);
                        }
+                       exclude_settings(app);
                        return [&app, &program, request, &common] {
                          if (program.check) {
                            program.check(common);

@@ -11,6 +11,22 @@
 namespace kvc {
 namespace {
 
+constexpr const char* kAdded = "added";  // option of a sum: the hash of each token set in it
+
+// Every option counts but what differs from run to run by intent.
+void check_equal_options(const Provenance& found, const Provenance& first,
+                         const std::filesystem::path& file,
+                         const std::filesystem::path& first_file) {
+  for (const Json& options : {found.options, first.options}) {
+    for (const auto& [option, _] : options.items()) {
+      KVC_CHECK(option == kAdded || option == "seed" ||
+                    found.options.value(option, Json()) == first.options.value(option, Json()),
+                "{}: made with another {} than {}; only files made with the same options add up",
+                file.string(), option, first_file.string());
+    }
+  }
+}
+
 using Readers = std::vector<std::unique_ptr<Hdf5Reader>>;
 
 std::vector<std::string> labels_of(const std::string& path, std::size_t num_axes) {
@@ -93,14 +109,15 @@ void add_files(const std::vector<std::filesystem::path>& files, const SumFiles& 
     const Provenance found = read_provenance(*readers.back());
     provenance = readers.size() == 1 ? found : provenance;
     check_provenance(found, what.kind, provenance.checkpoint_hash, file);
-    for (const std::string& option : what.equal_options) {
-      KVC_CHECK(found.options.value(option, Json()) == provenance.options.value(option, Json()),
-                "{}: made with another {} than {}; only files made with the same options add up",
-                file.string(), option, files.front().string());
-    }
-    if (std::find(added.begin(), added.end(), found.tokens_hash) != added.end()) {
-      log_warning(fmt::format(
-          "{}: made of the same tokens as another of the files, which count twice", file.string()));
+    check_equal_options(found, provenance, file, files.front());
+    const Json hashes = found.options.value(kAdded, Json::array({found.tokens_hash}));
+    for (const Json& hash : hashes) {
+      if (std::find(added.begin(), added.end(), hash) != added.end()) {
+        log_warning(
+            fmt::format("{}: made of the same tokens as another of the files, which count twice",
+                        file.string()));
+        break;
+      }
     }
     for (const std::string& group : what.groups) {
       KVC_CHECK(
@@ -108,10 +125,10 @@ void add_files(const std::vector<std::filesystem::path>& files, const SumFiles& 
           "{}: has other parts under {} than {}; only files made with the same options add up",
           file.string(), group, files.front().string());
     }
-    added.push_back(found.tokens_hash);
+    added.insert(added.end(), hashes.begin(), hashes.end());
   }
   provenance.tokens_hash = sha256_hex(added.dump());
-  provenance.options["added"] = added;
+  provenance.options[kAdded] = added;
   write_sums(out, force, provenance, [&](Hdf5Writer& sum, const std::filesystem::path&) {
     for (const std::string& count : what.counts) {
       std::int64_t total = 0;

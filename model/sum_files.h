@@ -24,12 +24,11 @@ void write_tensor(Hdf5Writer& file, const std::string& path, const at::Tensor& t
 struct SumFiles {
   std::string kind;                                // of their provenance
   std::vector<std::string> groups{};               // of groups whose datasets add up
-  std::vector<std::string> equal_options{};        // of their provenance, which all must share
   std::vector<std::string> totals{};               // float64 datasets that add up
   std::vector<std::string> counts{"/num_tokens"};  // int64 ones of one number
   std::string name{};                              // in messages; empty: the kind
 };
-// Error where files differ in checkpoint, kind, options or shapes.
+// Error where files differ in checkpoint, kind, options (but the seed) or shapes.
 void add_files(const std::vector<std::filesystem::path>& files, const SumFiles& what,
                const std::filesystem::path& out, bool force);
 

@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -24,6 +25,22 @@ class Checkpoints(ProgramTest):
         out = self.directory / "out"
         self.assert_refused({1}, words, "kvconvert", self.checkpoint, "--out", out, *FAST)
         self.assert_refused({1}, words, "kvrun", self.checkpoint, "--prompt", "Once")
+
+    def test_numbers_that_are_not_finite(self):
+        """The message names the part that holds them, whichever statistics notice."""
+        nan = struct.pack("<f", float("nan"))
+        for tensor, words in (("model.layers.2.self_attn.o_proj.weight", ("layer 2: its output is not finite",)),
+                              ("model.norm.weight", ("the loss is not finite", "last norm"))):
+            def damage(tensors):
+                tensors[tensor][2] = nan + tensors[tensor][2][len(nan):]
+
+            checkpoint = copy_checkpoint(STORIES, self.directory / tensor)
+            edit_tensors(checkpoint, damage)
+            short = ("--num-sequences", "3", "--seq-len", "64")
+            for program, *flags in (("kvfisher",), ("kvfisher", "--metric"), ("kvcalibrate",), ("kvcalibrate", "--covariance"),
+                                    ("kvcalibrate", "--analyze")):
+                if program == "kvfisher" or "layers" in tensor:
+                    self.assert_refused({1}, (str(checkpoint), *words), program, checkpoint, *flags, *short, "--out", self.directory / "out")
 
     def test_truncated_shard(self):
         shard = self.checkpoint / "model.safetensors"

@@ -153,6 +153,18 @@ class ConvertSettings(ProgramTest):
                                         ("kvfisher", "--sink", "--metric")):
             value = () if option == "--attention" else ("3",)
             self.assert_refused({2}, [option, needed], program, STORIES, *out, option, *value)
+        for program in ("kvcalibrate", "kvfisher"):
+            for option in ("--num-sequences", "--seq-len"):
+                self.assert_refused({2}, ["--tokens", option], program, STORIES, *out, "--tokens", self.directory / "t.h5", option, "3")
+                self.assert_refused({2}, ["--add", option], program, *out, "--add", "a.h5", "b.h5", option, "3")
+        for program, statistics in (("kvcalibrate", "--covariance"), ("kvfisher", "--metric")):
+            for option in ("--group", "--sink"):
+                self.assert_refused({2}, ["--add", option], program, statistics, *out, "--add", "a.h5", "b.h5", option, "3")
+
+    def test_advice_for_latents_can_be_followed(self):
+        model, out = DATA / "zoo/deepseek_v2_lite", ("--out", self.directory / "out.h5")
+        for program in ("kvcalibrate", "kvfisher"):
+            self.assert_refused({1}, ["convert with --method xkv"], program, model, *out)
 
     def test_options_of_other_methods_are_refused_with_those_that_have_them(self):
         for method, option, word in (("minicache", ("--distill-steps", "3"), "fusedkv, fusedkv-lite, yoco or cla"),
