@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <iterator>
 #include <memory>
+#include <string_view>
 
 #include "convert/conversion_options.h"
 #include "convert/given_options.h"
@@ -19,10 +20,11 @@ SweepOptions sweep_options(const CLI::App& app, const std::vector<std::string>& 
                            const std::string& points, const PipelineOptions& options,
                            const CommonOptions& common) {
   for (const char* flag : {"--validate", "--export", "--method", "--by-part"}) {
-    KVC_CHECK_USAGE(app.count(flag) == 0,
-                    "{}: does not go with --sweep, whose lines name methods and "
-                    "are exported factored and evaluated; leave it out",
-                    flag);
+    KVC_CHECK_USAGE(
+        app.count(flag) == 0,
+        "{}: does not go with --sweep, whose lines name methods and "
+        "are exported factored and evaluated; leave it out",
+        flag == std::string_view("--validate") && !options.validate ? "--no-validate" : flag);
   }
   SweepOptions sweep{.base = options,
                      .candidates = sweep_candidates(words, given_options(app),

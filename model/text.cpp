@@ -2,17 +2,32 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "core/progress.h"
 
 namespace kvc {
 
 namespace {
 
 using Ids = std::vector<std::int64_t>;
+
+// A text that is read twice would count as more evidence than there is.
+void drop_repeated(std::vector<TextSource>& sources) {
+  std::set<std::string> seen;
+  std::erase_if(sources, [&seen](const TextSource& source) {
+    const bool is_new = seen.insert(source.hash).second;
+    if (!is_new) {
+      log_warning(
+          fmt::format("{}: has the bytes of another of the texts, and is left out", source.name));
+    }
+    return !is_new;
+  });
+}
 
 std::vector<TextSource> read_text_sources(const std::vector<std::filesystem::path>& files,
                                           bool builtin, const std::string& split) {
@@ -31,6 +46,7 @@ std::vector<TextSource> read_text_sources(const std::vector<std::filesystem::pat
                                                  : builtin_calibration_text());
     sources.push_back({fmt::format("built-in {} text", split), text, sha256_hex(text)});
   }
+  drop_repeated(sources);
   return sources;
 }
 

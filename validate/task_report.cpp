@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "validate/page.h"
@@ -40,15 +41,19 @@ Json tasks_json(const std::vector<TaskScores>& tasks) {
 
 std::string tasks_text(const ValidationReport& report) {
   std::string text;
+  std::size_t width = 24;
   for (const TaskScores& scores : report.tasks) {
-    text += fmt::format("  {:<24}{:>8}{:>9}{:>10.1f}{:>11.1f}  {}\n", scores.task, scores.length,
-                        scores.num_samples, scores.reference.mean, scores.candidate.mean,
-                        signed_error(scores.difference, " ± {:.1f}"));
+    width = std::max(width, scores.task.size() + 1);
+  }
+  for (const TaskScores& scores : report.tasks) {
+    text += fmt::format("  {:<{}}{:>8}{:>9}{:>10.1f}{:>11.1f}  {}\n", scores.task, width,
+                        scores.length, scores.num_samples, scores.reference.mean,
+                        scores.candidate.mean, signed_error(scores.difference, " ± {:.1f}"));
   }
   return text.empty()
              ? ""
-             : fmt::format("\n  {:<24}{:>8}{:>9}{:>10}{:>11}  {}\n", "task (0 to 100)", "length",
-                           "samples", "original", "candidate", "difference") +
+             : fmt::format("\n  {:<{}}{:>8}{:>9}{:>10}{:>11}  {}\n", "task (0 to 100)", width,
+                           "length", "samples", "original", "candidate", "difference") +
                    text +
                    (asks_through_chat(report) ? "  asked through the original's chat template\n"
                                               : "");

@@ -94,6 +94,7 @@ TaskSuite::TaskSuite(const ValidateOptions& options, const ModelConfig& config, 
     : options_(options.tasks),
       seed_(options.seed),
       tokenizer_(Tokenizer::load(options.reference)),
+      bos_(special_tokens(options.reference).value("bos_token", "")),
       stop_ids_(stop_ids(options.reference, config)) {
   KVC_CHECK_USAGE(options_.num_samples >= 1, "--task-samples {}: must be at least 1",
                   options_.num_samples);
@@ -170,7 +171,7 @@ void TaskSuite::check_length(const Part& part) const {
 }
 
 PromptFormat TaskSuite::format() const {
-  return {tokenizer_, chat_template_ ? &*chat_template_ : nullptr};
+  return {tokenizer_, chat_template_ ? &*chat_template_ : nullptr, bos_};
 }
 
 TaskSample TaskSuite::sample(const Part& part, std::int64_t index) const {

@@ -50,6 +50,7 @@ class TaskSuite {
   TaskOptions options_;
   std::uint64_t seed_;
   Tokenizer tokenizer_;
+  std::string bos_;
   std::optional<ChatTemplate> chat_template_;
   std::vector<std::int64_t> stop_ids_;
   std::vector<Task> tasks_;

@@ -12,6 +12,7 @@
 #include "runtime/engine.h"
 #include "validate/comparer.h"
 #include "validate/evaluation_text.h"
+#include "validate/read_cache.h"
 #include "validate/recall_task.h"
 #include "validate/reference_run.h"
 #include "validate/task_suite.h"
@@ -106,11 +107,16 @@ Json task_identity(const ValidateOptions& options, const Checkpoint& reference,
           {"seed", options.seed}};
 }
 
-std::size_t rows_per_batch(const TokenRows& rows, std::int64_t vocab_size) {
+std::int64_t longest_row(const TokenRows& rows) {
   std::int64_t longest = 0;
   for (const auto& row : rows) {
     longest = std::max(longest, static_cast<std::int64_t>(row.size()));
   }
+  return longest;
+}
+
+std::size_t rows_per_batch(const TokenRows& rows, std::int64_t vocab_size) {
+  const std::int64_t longest = longest_row(rows);
   const std::int64_t row_bytes = longest * vocab_size * 4;
   const std::int64_t count = std::min(kBatchTokens / longest, kBatchLogitBytes / row_bytes);
   return static_cast<std::size_t>(std::max<std::int64_t>(count, 1));
@@ -189,6 +195,8 @@ ValidationReport validate(const ValidateOptions& given) {
   }
   report.layers = layer_shares(candidate.plan(), cache_dtype(candidate_config),
                                parse_kv_dtype(options.kv_dtype));
+  report.read_ratio =
+      read_ratio(candidate, plain_plan(config), longest_row(text.sequences), options.block_tokens);
   report.options = options_json(options);
   report.inputs = inputs_json(reference_checkpoint, candidate_checkpoint, text);
   report.missed = missed_thresholds(options, report);

@@ -122,6 +122,7 @@ struct ValidationReport {
   // Measured: allocated bytes at the end of the continuation / those of the model's own cache (cache_dtype).
   double kept_ratio = 0;
   std::int64_t kv_bytes = 0, original_kv_bytes = 0;
+  std::optional<double> read_ratio{};  // of the longest row (validate/read_cache.h)
   std::int64_t num_sequences = 0, num_tokens = 0;
   Comparison teacher_forced;  // one exact forward over the text: sees weight changes only
   // False where the candidate's logits in that setting are the reference's by construction, and were taken from there.

@@ -79,6 +79,13 @@ std::vector<std::string> precision_warnings(const ValidateOptions& options,
   const auto reason = [&](const char* of_several) {
     return count == 1 ? "a standard error needs at least two" : of_several;
   };
+  if (report.read_ratio && *report.read_ratio >= 1) {
+    warnings.push_back(fmt::format(
+        "the rows are too short to be compressed: the last scored token is predicted from a cache "
+        "of {:.2f} of the original's bytes, so that the measures say nothing of what "
+        "compression costs; use longer rows (--seq-len, --text)",
+        *report.read_ratio));
+  }
   if (kld.mean > kRounding && is_imprecise(kld, kld.mean / 2)) {
     warnings.push_back(fmt::format("{} is uncertain: {}; {}", found("KL divergence", kld, count),
                                    reason("its 95 % interval is at least half its value"),

@@ -106,6 +106,22 @@ SweepCandidate conversion_candidate(const std::string& line, std::vector<std::st
   return {.name = line, .options = options.resolve(common)};
 }
 
+// Error if an option is given that holds for conversions, where no line is one.
+void check_given_apply(const std::vector<SweepCandidate>& candidates,
+                       const std::vector<GivenOption>& given) {
+  if (!std::ranges::all_of(candidates, &SweepCandidate::plain)) {
+    return;
+  }
+  CLI::App app;
+  const ConversionOptions options(app);
+  for (const GivenOption& option : given) {
+    KVC_CHECK_USAGE(
+        !concerns(app, option, {}),
+        "{}: concerns conversions, and every line of --sweep is a plain cache; leave it out",
+        option.flag);
+  }
+}
+
 SweepCandidate parse_candidate(const std::string& line, const std::vector<GivenOption>& given,
                                const std::string& checkpoint, const CommonOptions& common) {
   std::vector<std::string> words = words_of(line);
@@ -164,6 +180,8 @@ std::vector<std::string> expand_braces(const std::string& line) {
   std::vector<std::string> lines;
   for (std::size_t begin = open + 1; begin <= close;) {
     const std::size_t end = std::min(line.find(',', begin), close);
+    KVC_CHECK_USAGE(end > begin, "--sweep '{}': an empty value between braces; write {{0.5,0.25}}",
+                    line);
     for (const std::string& rest : rests) {
       lines.push_back(line.substr(0, open) + line.substr(begin, end - begin) + rest);
     }
@@ -194,6 +212,7 @@ std::vector<SweepCandidate> sweep_candidates(const std::vector<std::string>& wor
                   "0.25', found nothing");
   KVC_CHECK_USAGE(candidates.size() <= kMostCandidates, "--sweep: {} candidates, at most {}",
                   candidates.size(), kMostCandidates);
+  check_given_apply(candidates, given);
   return candidates;
 }
 

@@ -45,22 +45,6 @@ Json default_tokens(const Json& config) {
   return Json::object();
 }
 
-Json special_tokens(const fs::path& directory) {
-  const Json config = read_optional(directory / "tokenizer_config.json");
-  const Json defaults = default_tokens(config);
-  const Json map = read_optional(directory / "special_tokens_map.json");
-  const bool map_counts = !config.contains("added_tokens_decoder");
-  Json tokens = Json::object();
-  for (const char* key : kSpecialTokens) {
-    Json token = defaults.value(key, Json());
-    if (config.contains(key)) token = config[key];
-    if (map.contains(key) && (map_counts || !config.contains(key))) token = map[key];
-    if (token.is_object()) token = Json(token.value("content", Json()));
-    if (token.is_string()) tokens[key] = token;
-  }
-  return tokens;
-}
-
 // The template of a list of objects with "name" and "template".
 std::string default_of_list(const Json& list, const std::string& subject,
                             const std::string& remedy) {
@@ -79,6 +63,22 @@ std::string default_of_list(const Json& list, const std::string& subject,
 }
 
 }  // namespace
+
+Json special_tokens(const fs::path& directory) {
+  const Json config = read_optional(directory / "tokenizer_config.json");
+  const Json defaults = default_tokens(config);
+  const Json map = read_optional(directory / "special_tokens_map.json");
+  const bool map_counts = !config.contains("added_tokens_decoder");
+  Json tokens = Json::object();
+  for (const char* key : kSpecialTokens) {
+    Json token = defaults.value(key, Json());
+    if (config.contains(key)) token = config[key];
+    if (map.contains(key) && (map_counts || !config.contains(key))) token = map[key];
+    if (token.is_object()) token = Json(token.value("content", Json()));
+    if (token.is_string()) tokens[key] = token;
+  }
+  return tokens;
+}
 
 ChatTemplate ChatTemplate::read(const fs::path& file, const fs::path& directory) {
   return ChatTemplate(read_file(file, kMaxTemplateBytes), special_tokens(directory), file.string());

@@ -20,6 +20,10 @@ struct ChatMessage {
   std::string content;
 };
 
+// {"bos_token": "<s>", ...}: the texts of the directory's special tokens, those of its tokenizer's class where its files
+// name none.
+Json special_tokens(const std::filesystem::path& directory);
+
 class ChatTemplate {
  public:
   // The directory's chat_template.jinja, or else "chat_template" of its tokenizer_config.json; of

@@ -6,9 +6,10 @@ PAPER.sh [MODEL] [DATA...] [options]
 MODEL is a HuggingFace directory (default: the bundled reference checkpoint, too small for long tasks: its rows are divergence and
 recall of facts). DATA are files: .txt is calibration text (default of the bundled checkpoint: the bundled stories); .json and .jsonl are
 what tasks read (docs/tasks.md). Every row is converted, compared with the original by kvvalidate, and kept in --out, where an interrupted
-run goes on. Published rows are of other models and data than yours: compare the order of methods, not the numbers.
+run with the same files and programs goes on. Published rows are of other models and data than yours: compare the order of methods, not the numbers.
 """
 import argparse
+import hashlib
 import json
 import os
 import pathlib
@@ -23,6 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUNDLED = ROOT / "tests/data/reference-llama"
 STORIES = ROOT / "tests/data/texts"
 KEEP_GENERATED = ("xkv", "minicache")  # methods that compress prompts alone
+MOST_ROW_TOKENS = 2048  # of the text whose divergence is measured
 FILE_TASKS = {"qa_1", "qa_2", "longbench"}  # require files
 
 
@@ -58,7 +60,10 @@ class Rows:
     def __init__(self, options):
         self.options, self.paper = options, PAPERS[options.paper]
         self.bundled = options.model.resolve() == BUNDLED
-        self.length = options.length or min(self.paper["length"], context_of(options.model))
+        context = context_of(options.model)
+        self.length = options.length or min(self.paper["length"], context)  # of tasks' prompts
+        self.row_length = min(self.length, context, MOST_ROW_TOKENS)
+        self.hashes = {}
         self.texts = [path for path in options.data if path.suffix == ".txt"] or ([STORIES / "tinystories_calibration.txt"] if self.bundled else [])
         self.files = [path for path in options.data if path.suffix != ".txt"]
         options.out.mkdir(parents=True, exist_ok=True)
@@ -77,9 +82,9 @@ class Rows:
             raise RuntimeError(lines[-1].removeprefix(f"{program}: error: "))
         return process.stdout
 
-    def validate(self, candidate, *options):
-        tasks = self.tasks()
-        words = ["--tasks", ",".join(tasks), "--task-length", self.length, "--task-samples", self.options.samples] if tasks else []
+    def validate(self, candidate, tasks, *options):
+        words = ["--seq-len", self.row_length]
+        words += ["--tasks", ",".join(tasks), "--task-length", self.length, "--task-samples", self.options.samples] if tasks else []
         words += ["--task-text", *self.files] if tasks and self.files else []
         words += ["--text", STORIES / "tinystories_heldout.txt", "--recall", 20] if self.bundled else []
         return json.loads(self.run("kvvalidate", self.options.model, candidate, *words, *options, "--json", "--quiet"))
@@ -87,21 +92,34 @@ class Rows:
     def measure(self, name, settings):
         """kvvalidate's report; settings: options of kvconvert, or a policy."""
         if isinstance(settings, dict):
-            budget = max(1, round(settings["share"] * self.length))
-            return self.validate(self.options.model, "--policy", f"{settings['policy']}:budget={budget}")
+            tasks, alike = self.tasks(), self.length == self.row_length
+            report = self.validate_policy(settings, self.row_length, tasks if alike else [])
+            return report if alike or not tasks else {**report, "tasks": self.validate_policy(settings, self.length, tasks)["tasks"]}
         directory = self.options.out / f"{slug(name)}-converted"
         calibration = ["--calibration", *self.texts] if self.texts else []
         shutil.rmtree(directory, ignore_errors=True)  # of an interrupted run
         try:
             self.run("kvconvert", self.options.model, "--out", directory, "--context", self.length, *settings, *calibration,
                      "--no-validate", "--quiet")
-            return self.validate(directory)
+            return self.validate(directory, self.tasks())
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
+    def validate_policy(self, settings, length, tasks):
+        budget = max(1, round(settings["share"] * length))
+        return self.validate(self.options.model, tasks, "--policy", f"{settings['policy']}:budget={budget}")
+
+    def hash(self, path):
+        if path not in self.hashes:
+            self.hashes[path] = hashlib.sha256(path.read_bytes()).hexdigest()
+        return self.hashes[path]
+
     def row(self, name, settings):
-        key = {"settings": settings, "tasks": self.tasks(), "length": self.length, "samples": self.options.samples,
-               "data": [str(path) for path in self.options.data], "model": str(self.options.model.resolve())}
+        programs = [self.hash(self.options.bin / program) for program in ("kvconvert", "kvvalidate")]
+        weights = sorted(self.options.model.glob("*.safetensors"))
+        key = {"settings": settings, "tasks": self.tasks(), "length": self.length, "row_length": self.row_length, "samples": self.options.samples,
+               "data": [self.hash(path) for path in self.options.data], "model": str(self.options.model.resolve()),
+               "weights": [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in weights], "programs": programs}
         file = self.options.out / f"{slug(' '.join([name, *(settings if isinstance(settings, list) else [])]))}.json"
         if file.exists():
             kept = json.loads(file.read_text(encoding="utf-8"))
@@ -137,7 +155,8 @@ def print_table(head, rows):
 def print_measured(rows, reports):
     good = [report for _, report in reports if "refused" not in report]
     has_tasks = any(report["tasks"] for report in good)
-    print(f"Measured here: {rows.options.model}, {'scores of tasks at' if has_tasks else 'rows of'} {rows.length} tokens")
+    print(f"Measured here: {rows.options.model}, divergence of rows of {rows.row_length} tokens" +
+          (f", scores of tasks at {rows.length} tokens" if has_tasks else ""))
     if good:
         head = ["", "kept_ratio", "KL divergence", "perplexity ratio"] + (["recall"] if good[0]["recall"] else [])
         head += [task["task"] for task in good[0]["tasks"] or []]

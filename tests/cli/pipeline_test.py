@@ -6,7 +6,7 @@ import re
 import struct
 import unittest
 
-from programs import FAST, REFERENCE, STORIES, ProgramTest, copy_checkpoint, edit_config, edit_tensors, listing, run
+from programs import DATA, FAST, REFERENCE, STORIES, ProgramTest, copy_checkpoint, edit_config, edit_tensors, listing, run
 
 NUMBER = r"[-+0-9.e]+"
 SUMMARY = re.compile(rf"kept_ratio ({NUMBER}) .*KLD ({NUMBER}) .*perplexity ratio ({NUMBER}) .*same top ({NUMBER})")
@@ -153,6 +153,30 @@ class Equalities(ProgramTest):
         report = json.loads(process.stdout)
         self.assertEqual(report["kept_ratio"], 1)
         self.assertLess(abs(report["continuation"]["kl_divergence"]["mean"]), 1e-9)
+
+    def test_rows_too_short_to_be_compressed_say_so(self):
+        converted, words = self.directory / "converted", "too short to be compressed"
+        original = {converted: STORIES, STORIES: STORIES, REFERENCE: REFERENCE}
+        self.run_ok("kvconvert", STORIES, "--kept-ratio", "0.25", "--out", converted, "--num-sequences", "12", "--seq-len", "128",
+                    "--no-validate", "--quiet")
+        for candidate, tokens, options, is_named in ((converted, 32, (), True), (converted, 33, (), True), (converted, 34, (), False),
+                                                     (converted, 64, ("--block", "30"), False), (REFERENCE, 128, ("--kv-dtype", "int4"), True),
+                                                     (REFERENCE, 256, ("--kv-dtype", "int4"), False), (STORIES, 32, (), False),
+                                                     (STORIES, 64, ("--policy", "h2o:budget=200"), True),
+                                                     (STORIES, 64, ("--policy", "h2o:budget=20"), False)):
+            with self.subTest(candidate=candidate.name, tokens=tokens, options=options):
+                report = json.loads(self.run_ok("kvvalidate", original[candidate], candidate, "--num-sequences", "2", "--seq-len", tokens,
+                                                *options, "--json", "--quiet").stdout)
+                self.assertEqual(any(words in warning for warning in report["warnings"]), is_named, report["warnings"])
+
+    def test_a_text_counts_once(self):
+        text = self.directory / "text.txt"
+        text.write_text((DATA / "texts/tinystories_heldout.txt").read_text(encoding="utf-8")[:4000], encoding="utf-8")
+        arguments = ("kvvalidate", STORIES, STORIES, "--kv-dtype", "int4", "--seq-len", "200", "--json", "--text", text)
+        once, twice = self.run_ok(*arguments), self.run_ok(*arguments, text)
+        reports = [json.loads(process.stdout) for process in (once, twice)]
+        self.assertEqual(*({**report, "options": None} for report in reports))
+        self.assertRegex(twice.stderr, "text.txt: has the bytes of another")
 
     def test_stages_by_hand_give_the_pipelines_bytes(self):
         work = self.directory / "work"

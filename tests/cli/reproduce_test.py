@@ -26,7 +26,9 @@ class Reproduce(ProgramTest):
         self.assertIn("Llama-2-7B", published)
         for file in (self.directory / "out").glob("*.json"):
             kept = json.loads(file.read_text(encoding="utf-8"))
-            self.assertEqual(kept["report"]["options"]["policy"].split(":")[0], kept["key"]["settings"]["policy"])
+            options, settings = kept["report"]["options"], kept["key"]["settings"]
+            self.assertEqual(options["policy"].split(",")[0], f"{settings['policy']}:budget={round(settings['share'] * 400)}")
+            self.assertEqual(options["seq_len"], 400)
         again = self.run_script("zeromerge", STORIES, "--tasks", "passkey", "--length", 400, "--samples", 2)
         self.assertEqual((again.stdout, again.stderr), (process.stdout, ""))
 

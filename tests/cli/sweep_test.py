@@ -152,6 +152,7 @@ class Sweep(ProgramTest):
                            ("nonesuch --kept-ratio 0.5", "nonesuch"), ("coded --nonesuch", "nonesuch"),
                            ("coded --kept-ratio x", "--kept-ratio"), ("coded --rank 0.5", "--rank"), ("coded --out x", "--out"),
                            ("coded --plan", "--plan"), ("pca --export folded", "--export"), ("plain", "plain"), ("plain --policy full", "--policy"),
+                           ("coded --kept-ratio {0.5,}", "empty value"), ("coded {,--gain}", "empty value"),
                            ("plain --kv-dtype int3", "int3"), ("plain --policy best", "best"), ("", "--sweep")):
             with self.subTest(line):
                 self.assert_refused((2,), (word,), "kvconvert", *self.arguments(line))
@@ -159,7 +160,9 @@ class Sweep(ProgramTest):
         empty.write_text("# nothing\n")
         self.assert_refused((1,), ("empty.txt", "no line"), "kvconvert", *self.arguments(empty))
         self.assert_refused((2,), ("--method",), "kvconvert", *self.arguments("pca"), "--method", "pca")
-        self.assert_refused((2,), ("--validate",), "kvconvert", *self.arguments("pca"), "--no-validate")
+        self.assert_refused((2,), ("--no-validate: ",), "kvconvert", *self.arguments("pca"), "--no-validate")
+        for option in (("--kept-ratio", "7"), ("--num-sequences", "3"), ("--tokens-in-flight", "-3")):
+            self.assert_refused((2,), (option[0],), "kvconvert", STORIES, "--sweep", "plain --kv-dtype int8", *option, "--plan")
 
     def points(self, text):
         path = self.directory / "points.json"

@@ -27,7 +27,8 @@ TaskSample kvpress_sample(const KvpressRecord& record) {
   return {.context = record.context,
           .questions = {{.text = record.question,
                          .answer_prefix = "\n" + record.answer_prefix,
-                         .answers = record.answers}}};
+                         .answers = record.answers}},
+          .begins_with_bos = true};
 }
 
 Task kvpress_task(std::string_view suite, std::vector<KvpressRecord> records) {

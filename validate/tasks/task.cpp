@@ -89,8 +89,10 @@ TaskPrompt encode_prompt(const PromptFormat& format, const TaskSample& sample,
   const PromptText text = is_plain ? PromptText{sample.context, plain_text(question)}
                                    : chat_text(*format.chat_template, sample.context, question);
   // A template has the tokens that a tokenizer adds.
+  const bool adds_bos = is_plain && sample.begins_with_bos && !format.bos.empty();
   const auto encode = [&](const std::string& part, bool is_first) {
-    return format.tokenizer.encode(part, is_plain && is_first);
+    return adds_bos && is_first ? format.tokenizer.encode(format.bos + part, false)
+                                : format.tokenizer.encode(part, is_plain && is_first);
   };
   if (!questions_after) {
     return {encode(text.context + text.question, true), {}};

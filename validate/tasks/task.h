@@ -28,12 +28,15 @@ struct TaskSample {
   std::vector<TaskQuestion> questions;  // each follows the context alone
   std::vector<double>
       depths{};  // places in the context of what is asked for: 0 its start, 1 its end
+  // Plain prompts begin with the tokenizer's BOS, whether or not it adds one to texts by itself.
+  bool begins_with_bos = false;
 };
 
 // How prompts become tokens.
 struct PromptFormat {
   const Tokenizer& tokenizer;
   const ChatTemplate* chat_template = nullptr;  // null: prompts are plain text
+  std::string bos{};                            // the tokenizer's BOS; empty: none
 };
 
 // What a sample is made from.

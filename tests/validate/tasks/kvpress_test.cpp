@@ -48,6 +48,32 @@ class Kvpress : public ::testing::Test {
   TemporaryDirectory directory_;
 };
 
+// kvpress puts the BOS before a context itself, and encodes without what a tokenizer adds.
+TEST_F(Kvpress, PromptsBeginWithTheBosThatTheTokenizerMayNotAdd) {
+  const fs::path source = fs::path(KVC_TEST_DATA) / "reference-llama";
+  const fs::path silent = directory_ / "silent";
+  fs::create_directory(silent);
+  fs::copy_file(source / "tokenizer_config.json", silent / "tokenizer_config.json");
+  Json tokenizer_json = read_json(source / "tokenizer.json");
+  tokenizer_json["post_processor"] = nullptr;
+  write_file(silent / "tokenizer.json", tokenizer_json.dump());
+  const Tokenizer adds = Tokenizer::load(source), adds_none = Tokenizer::load(silent);
+  const std::string bos = special_tokens(silent).at("bos_token").get<std::string>();
+  const Task task = tasks_of({record("vt", "a context", {"a"}, 30)}).at(0);
+  for (const bool questions_after : {false, true}) {
+    std::vector<std::vector<std::int64_t>> contexts;
+    for (const Tokenizer* tokenizer : {&adds, &adds_none}) {
+      const PromptFormat format = {*tokenizer, nullptr, bos};
+      const TaskSample sample = make_sample(task, format, 512, questions_after, 0, 0);
+      contexts.push_back(
+          encode_prompt(format, sample, sample.questions.front(), questions_after).context);
+    }
+    EXPECT_EQ(contexts[0], contexts[1]);
+    EXPECT_EQ(contexts[0].front(), adds.with_special_tokens({}).front());
+    EXPECT_NE(contexts[0][1], contexts[0].front());
+  }
+}
+
 TEST_F(Kvpress, IsATaskPerNameOfTheRecords) {
   const std::vector<Task> tasks =
       tasks_of({record("niah_single_1", "one", {"42"}, 128), record("qa_1", "two", {"x", "y"}, 32),
