@@ -72,13 +72,20 @@ std::int64_t MemoryBudget::copied_bytes(const KvCache& cache, std::int64_t count
   if (!compresses && !cache.shares_tail()) {
     return 0;
   }
-  const std::int64_t moved = bytes.pending + bytes.unmerged;
+  const bool merges = cache.plan().compression.rule != MergeRule::kNone;
+  const std::int64_t moved = bytes.pending + (merges && compresses ? bytes.unmerged : 0);
+  if (is_integer(dtype_) && compresses) {
+    return moved + bytes.plain + bytes.merged + bytes.unmerged;
+  }
   if (is_integer(dtype_)) {  // exact rows are larger than codes
-    return moved + (compresses ? bytes.plain + bytes.merged
-                               : original_bytes(cache.plan(), page(), KvDtype::kBFloat16));
+    CacheForecast one_page(cache.plan(), KvDtype::kBFloat16, page(), MergeSpread::kNone);
+    one_page.extend(page());
+    return moved + one_page.bytes();
   }
   const std::int64_t pages = std::max<std::int64_t>(1, cache.num_tokens() / page());
-  return moved + (bytes.plain + bytes.merged + bytes.coded) / pages;
+  const std::int64_t appended =
+      bytes.plain + bytes.merged + bytes.coded + (merges ? 0 : bytes.unmerged);
+  return moved + (appended + pages - 1) / pages;
 }
 
 std::int64_t MemoryBudget::own_bytes(const KvCache& cache) const {
@@ -88,15 +95,16 @@ std::int64_t MemoryBudget::own_bytes(const KvCache& cache) const {
 void MemoryBudget::make_room(const std::vector<KvCache*>& caches,
                              const std::vector<std::int64_t>& counts, bool is_prompt,
                              std::int64_t released) const {
-  std::int64_t needed = 0, tokens = 0, copied = 0;
+  std::int64_t grown = 0, tokens = 0, copied = 0;
   for (std::size_t i = 0; i < caches.size(); ++i) {
-    needed += growth(*caches[i], counts[i], is_prompt);
+    grown += growth(*caches[i], counts[i], is_prompt);
     tokens += counts[i];
     copied += copied_bytes(*caches[i], counts[i], is_prompt);
   }
-  needed += std::min(copied, stores_.pool->shared_bytes());
+  // Each time anew: what is given up below, others may share.
+  const auto needed = [&] { return grown + std::min(copied, stores_.pool->shared_bytes()); };
   const auto allocated = [&] { return stores_.pool->allocated_bytes() - released; };
-  const auto missing = [&] { return allocated() + needed - limit_; };
+  const auto missing = [&] { return allocated() + needed() - limit_; };
   const auto groups = static_cast<int>(caches.front()->plan().groups.size());
   for (int group = groups - 1; group >= 0; --group) {
     for (KvCache* cache : caches) {
@@ -113,8 +121,8 @@ void MemoryBudget::make_room(const std::vector<KvCache*>& caches,
             "{}; raise --memory to {} or more (--plan says what the whole run takes), shorten the "
             "text, or store less with --kv-dtype int8 or a "
             "smaller --kept-ratio",
-            allocated(), tokens, needed, is_prompt ? " while they are read" : "", limit_,
-            allocated() + needed);
+            allocated(), tokens, needed(), is_prompt ? " while they are read" : "", limit_,
+            allocated() + needed());
 }
 
 void MemoryBudget::use_room(const Decoder& decoder, const LatentFactors& factors,
