@@ -136,10 +136,10 @@ bool is_within(const fs::path& path, const fs::path& directory) {
   return !relative.empty() && *relative.begin() != "..";
 }
 
-void check_apart(const fs::path& output, const fs::path& input) {
+void check_apart(const fs::path& output, const fs::path& input, const char* flag) {
   KVC_CHECK(!is_within(output, input) && !is_within(input, output),
-            "{}: is, holds or lies within the input {}; choose another --out", output.string(),
-            input.string());
+            "{}: is, holds or lies within the input {}; choose another {}", output.string(),
+            input.string(), flag);
 }
 
 void check_output(const fs::path& given, bool force) {

@@ -14,8 +14,9 @@ std::filesystem::path output_path(const std::filesystem::path& path);
 // True when `path` is `directory` or inside it, symbolic links resolved.
 bool is_within(const std::filesystem::path& path, const std::filesystem::path& directory);
 // Refuses (Error) an output that is, contains or is inside an input: inputs are never written to,
-// even with --force.
-void check_apart(const std::filesystem::path& output, const std::filesystem::path& input);
+// even with --force. `flag` names the output.
+void check_apart(const std::filesystem::path& output, const std::filesystem::path& input,
+                 const char* flag = "--out");
 // Refuses (Error) an existing `path` unless `force`, and a parent directory that does not exist.
 // Call before any work is done.
 void check_output(const std::filesystem::path& path, bool force);

@@ -105,6 +105,9 @@ GenerateResult search_beams(const Engine& engine, const Engine::Ids& prompts,
   std::vector<at::Tensor> logits;
   const auto read = [&] { logits = read_prompts(engine, prompts, options, sequences); };
   const auto write = [&] {
+    for (std::size_t i = 1; i < logits.size(); ++i) {
+      engine.free_rebuilt(sequences[i]);  // the room is the first prompt's until its beams are done
+    }
     for (std::size_t i = 0; i < logits.size(); ++i) {
       search(engine, options, std::move(sequences[i]), logits[i], i, result);
     }

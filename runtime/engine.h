@@ -123,6 +123,8 @@ class Engine {
   // the sequences are empty, as after prefill()'s.
   std::vector<at::Tensor> extend_text(const std::vector<Sequence*>& sequences, const Ids& ids,
                                       Rows rows, const Stopped& stopped = {}) const;
+  // Frees what a memory budget rebuilt beside the sequence's latents: room for others while it waits.
+  void free_rebuilt(Sequence& sequence) const;
   // True if rewind() can be called: tokens are stored as they are read, one by one, and independent of those behind them.
   bool can_rewind() const;
   // Drops all tokens but the first `num_tokens`. What follows is read as if no other had been there, up to rounding.

@@ -230,6 +230,8 @@ std::vector<at::Tensor> Engine::read_block_by_block(const std::vector<Sequence*>
   return logits;
 }
 
+void Engine::free_rebuilt(Sequence& sequence) const { give_up_rebuilt(caches_of({&sequence})); }
+
 std::vector<at::Tensor> Engine::prefill(const std::vector<Sequence*>& sequences, const Ids& ids,
                                         Rows rows, const Stopped& stopped) const {
   const c10::InferenceMode guard;

@@ -80,9 +80,11 @@ void check(const SamplingOptions& options) {
                   "--top-p {}: expected a number in (0, 1]", options.top_p);
   KVC_CHECK_USAGE(options.min_p >= 0 && options.min_p <= 1,
                   "--min-p {}: expected a number in [0, 1]", options.min_p);
-  KVC_CHECK_USAGE(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty),
-                  "--repetition-penalty {}: expected a positive number; 1 is none",
-                  options.repetition_penalty);
+  constexpr double kMostPenalty = 1e6;  // logits stay finite
+  KVC_CHECK_USAGE(
+      options.repetition_penalty >= 1 / kMostPenalty && options.repetition_penalty <= kMostPenalty,
+      "--repetition-penalty {}: expected a number from 1e-6 to 1e6; 1 is none",
+      options.repetition_penalty);
 }
 
 Sampler::Sampler(const SamplingOptions& options, std::uint64_t seed,

@@ -173,6 +173,10 @@ void check_saving(const KvPlan& plan, const Target& target) {
       "--window, a larger --group, a longer --context, or --force",
       target.settings.kept_ratio, target.context, kept, target.exact_tokens(),
       std::ceil(kept * 1000) / 1000);
+}
+
+// Error for a plan that the runtime refuses (check_generated_block): --force does not help.
+void check_recompression(const KvPlan& plan, const Target& target) {
   if (plan.request && target.own().recompress_every > 0) {
     const std::int64_t least = break_even_tokens(plan, target.dtype);
     KVC_CHECK(target.own().recompress_every >= least,
@@ -215,6 +219,7 @@ KvPlan make_principal_plan(const PlanRequest& request, LatentBasis basis) {
   if (!force) {
     check_saving(plan, target);
   }
+  check_recompression(plan, target);
   plan.compression.target_kept_ratio = kept_at_context(plan, target);
   return plan;
 }

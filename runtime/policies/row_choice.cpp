@@ -12,10 +12,11 @@ at::Tensor ascending(const at::Tensor& tokens) { return std::get<0>(at::sort(tok
 
 // The `count` best by votes [n, heads] max-pooled over neighbours, ascending. [count, heads]
 at::Tensor best_voted(const TokenPolicy& policy, const at::Tensor& votes, std::int64_t count) {
+  // A wider pool takes in no more candidates.
+  const std::int64_t width = std::min<std::int64_t>(policy.pool_width, 2 * votes.size(0) + 1);
   const at::Tensor pooled =
-      at::max_pool1d(at::constant_pad_nd(
-                         votes.t(), {policy.pool_width / 2, (policy.pool_width - 1) / 2}, -1.0),
-                     {policy.pool_width}, {1})
+      at::max_pool1d(at::constant_pad_nd(votes.t(), {width / 2, (width - 1) / 2}, -1.0), {width},
+                     {1})
           .t();  // [candidates, num_kv_heads]
   const auto [sorted, order] = at::sort(pooled, /*stable=*/true, 0, /*descending=*/true);
   return std::get<0>(at::sort(order.narrow(0, 0, count), 0));

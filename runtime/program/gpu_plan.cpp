@@ -10,6 +10,7 @@
 #include "runtime/gpu/step_support.h"
 #include "runtime/kernels/cuda/device_rows.h"
 #include "runtime/plan_source.h"
+#include "runtime/policies/principal_policy.h"
 #include "runtime/program/memory_plan.h"
 
 namespace kvc {
@@ -49,6 +50,7 @@ MemoryPlan gpu_memory_plan(const RunOptions& options, const Prompts& prompts) {
   const CacheTypes types = cache_types(checkpoint, config, engine);
   check_gpu_model(config, plan);
   check_gpu_options(engine, types, config, plan);
+  check_generated_block(plan, is_integer(types.kv) ? KvDtype::kFloat16 : types.kv);
   const GenerateOptions& generate = options.generate;
   MemoryPlan result{.kv_dtype = types.kv, .limit = engine.memory_bytes};
   for (const Engine::Ids& batch : batches_of(prompts, generate)) {

@@ -19,17 +19,19 @@
 #include "runtime/memory/process_forecast.h"
 #include "runtime/plan_source.h"
 #include "runtime/policies/policy_check.h"
+#include "runtime/policies/principal_policy.h"
 
 namespace kvc {
 namespace {
 
 // The caches of a run, from their prompts to their last tokens. Samples and beams count as caches of their own, although they
-// share a prompt's pages.
+// share a prompt's pages. Where prompts may be read with a similar one's cache (`reuses`), each counts as one that is: its
+// rows have positions and are never codes.
 class RunForecast {
  public:
-  RunForecast(const KvPlan& plan, const TokenPolicy& policy, const CacheTypes& types,
+  RunForecast(const KvPlan& plan, const TokenPolicy& policy, const CacheTypes& types, bool reuses,
               const Prompts& prompts, const GenerateOptions& generate)
-      : plan_(plan), policy_(policy), types_(types) {
+      : plan_(plan), policy_(policy), types_(types), reuses_(reuses) {
     const auto by_length = [](const auto& a, const auto& b) { return a.size() < b.size(); };
     const auto longest = std::ranges::max_element(prompts.ids, by_length);
     for (auto ids = prompts.ids.begin(); ids != prompts.ids.end(); ++ids) {
@@ -38,7 +40,8 @@ class RunForecast {
           generate.prefill_tokens > 0 ? std::min(length, generate.prefill_tokens) : length;
       // As make_room asks for it.
       CacheForecast cache(plan, types.kv, types.page_tokens, MergeSpread::kNone, policy);
-      reading_ += cache.read(prefill);
+      const std::int64_t read = cache.read(prefill);
+      reading_ += std::max(read, retained_bytes(prefill));
       // Beams of one prompt are searched at a time, beside the other prompts.
       const bool is_beams = generate.num_beams > 1, grows = !is_beams || ids == longest;
       const std::int64_t copies = !grows ? 1 : is_beams ? generate.num_beams : generate.num_samples;
@@ -61,7 +64,8 @@ class RunForecast {
     for (std::size_t i = 0; i < caches_.size(); ++i) {
       const std::int64_t count = std::min(left_[i], plan_.compression.block_tokens);
       any = any || count > 0;
-      most += caches_[i].extend(count);
+      const std::int64_t grown = caches_[i].extend(count);
+      most += std::max(grown, retained_bytes(caches_[i].num_tokens()));
       left_[i] -= count;
     }
     return any;
@@ -93,7 +97,9 @@ class RunForecast {
   }
 
   std::int64_t bytes() const {
-    return sum([](const CacheForecast& cache) { return cache.bytes(); });
+    return sum([this](const CacheForecast& cache) {
+      return std::max(cache.bytes(), retained_bytes(cache.num_tokens()));
+    });
   }
   std::int64_t num_tokens() const {
     return sum([](const CacheForecast& cache) { return cache.num_tokens(); });
@@ -114,9 +120,17 @@ class RunForecast {
     return total;
   }
 
+  // Under reuse, where all tokens are retained.
+  std::int64_t retained_bytes(std::int64_t num_tokens) const {
+    return reuses_ ? plan_.num_layers() *
+                         retained_layer_bytes(plan_, num_tokens, types_.kv, types_.page_tokens)
+                   : 0;
+  }
+
   const KvPlan& plan_;
   const TokenPolicy& policy_;
   const CacheTypes& types_;
+  bool reuses_;
   std::vector<CacheForecast> caches_;
   std::vector<std::int64_t> left_;
   std::int64_t reading_ = 0;
@@ -183,8 +197,10 @@ MemoryPlan cpu_memory_plan(const RunOptions& options, const Prompts& prompts) {
   const KvPlan plan = with_selective(plan_of(checkpoint, config), options.engine.selective,
                                      options.engine.policy, config);
   const CacheTypes types = cache_types(checkpoint, config, options.engine);
+  check_generated_block(plan, types.kv);
   check_token_policy(options.engine.policy, plan, config, types.kv);
-  RunForecast run(plan, options.engine.policy, types, prompts, options.generate);
+  RunForecast run(plan, options.engine.policy, types, !options.engine.reuse.donors.empty(), prompts,
+                  options.generate);
   const Totals totals = follow(run, options.engine.memory_bytes);
   return {.kv_dtype = types.kv,
           .tokens = run.num_tokens(),

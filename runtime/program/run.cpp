@@ -63,6 +63,10 @@ void check(const RunOptions& options) {
   KVC_CHECK_USAGE(options.chat || (options.system.empty() && options.chat_template.empty() &&
                                    options.chat_arguments.empty()),
                   "--system, --chat-template and --chat-arguments need --chat");
+  KVC_CHECK_USAGE(
+      !options.chat || !(options.plan || options.warm_up),
+      "{} requires a text that is known beforehand, which --chat has not; leave one out",
+      options.plan ? "--plan" : "--warm-up");
 }
 
 void print_ids(const RunOptions& options) {
@@ -213,7 +217,7 @@ void run(const RunOptions& given) {
   }
   std::optional<OutputFile> logits;  // opened before the work, so that a refusal comes at once
   if (!options.logits.empty()) {
-    check_apart(options.logits, options.model);
+    check_apart(options.logits, options.model, "--logits");
     logits.emplace(options.logits, options.force);
     options.generate.all_logits = true;
   }

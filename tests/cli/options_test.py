@@ -161,6 +161,11 @@ class ConvertSettings(ProgramTest):
             for option in ("--group", "--sink"):
                 self.assert_refused({2}, ["--add", option], program, statistics, *out, "--add", "a.h5", "b.h5", option, "3")
 
+    def test_a_basis_that_the_runtime_refuses_is_not_forced(self):
+        self.assert_refused({1}, ["--recompress-every 64", "or more"], "kvconvert", STORIES, "--method", "xkv", "--group", "2", "--kept-ratio", "0.7",
+                            "--context", "512", "--later", "new-segment", "--recompress-every", "64", "--force", "--no-validate", "--out",
+                            self.directory / "out")
+
     def test_advice_for_latents_can_be_followed(self):
         model, out = DATA / "zoo/deepseek_v2_lite", ("--out", self.directory / "out.h5")
         for program in ("kvcalibrate", "kvfisher"):

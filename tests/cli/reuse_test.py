@@ -56,6 +56,19 @@ class Reuse(ProgramTest):
         self.assertEqual(again["tokens"], self.whole(ids))
         self.assertEqual(first["tokens"], self.whole(ids))
 
+    def test_the_plan_counts_what_reuse_adds(self):
+        """Rows with positions, and none of them codes."""
+        self.reused(self.ids(1))
+        similar = self.arguments(self.ids(1, changed=0.1), "min-tokens=100,retain-first=1,retain-last=1")
+        for kv_dtype in ("float16", "int8"):
+            arguments = (*similar, "--kv-dtype", kv_dtype)
+            planned = json.loads(self.run_ok("kvrun", *arguments, "--plan").stdout)
+            most = max(planned["reading_bytes"], planned["end_bytes"])
+            found = json.loads(self.run_ok("kvrun", *arguments, "--memory", most).stdout)
+            self.assertIn("donor", found["kv"]["reuse"])
+            self.assertLessEqual(found["memory"]["kv_peak_bytes"], most)
+            self.assert_refused({1}, ["--memory"], "kvrun", *arguments, "--plan", "--memory", most - 1)
+
     def test_a_similar_prompt_keeps_fewer_tokens(self):
         self.reused(self.ids(1))
         result, _ = self.reused(self.ids(1, changed=0.05))
