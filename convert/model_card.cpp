@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
+#include <sstream>
 #include <string_view>
 
+#include "core/error.h"
+#include "core/output.h"
 #include "core/progress.h"
 
 namespace kvc {
@@ -15,7 +17,13 @@ namespace fs = std::filesystem;
 // Lines "license...: ..." of the metadata between the two "---" that a README.md begins with.
 std::string licence_lines(const fs::path& checkpoint) {
   constexpr int kMostLines = 1000;
-  std::ifstream readme(checkpoint / "README.md");
+  constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+  std::istringstream readme;
+  try {
+    readme.str(read_file(checkpoint / "README.md", kMostBytes));
+  } catch (const Error&) {
+    return "";  // none, or nothing that could be one
+  }
   std::string line, lines;
   if (!std::getline(readme, line) || !line.starts_with("---")) {
     return "";

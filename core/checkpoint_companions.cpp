@@ -1,9 +1,13 @@
+#include <fmt/format.h>
 #include <algorithm>
+
 #include <array>
 #include <cctype>
 #include <string_view>
 
 #include "core/checkpoint.h"
+#include "core/output.h"
+#include "core/progress.h"
 
 namespace kvc {
 namespace {
@@ -50,20 +54,44 @@ bool is_companion(const std::string& name) {
   return licence && !refused;
 }
 
+// True if a link leads to a file outside the checkpoint, which its owner may not mean to publish. The hub's cache, where
+// every file is a link to one in ../../blobs, is none; nor are the tokenizer's own files, which are read as such.
+bool leads_outside(const fs::path& directory, const fs::path& file) {
+  static constexpr std::string_view kRead[] = {"tokenizer.json", "tokenizer.model",
+                                               "tokenizer_config.json"};
+  if (std::find(std::begin(kRead), std::end(kRead), file.string()) != std::end(kRead)) {
+    return false;
+  }
+  std::error_code error;
+  const fs::path root = fs::canonical(directory, error),
+                 target = fs::canonical(directory / file, error);
+  if (error || is_within(target, root) ||
+      target.parent_path() == root.parent_path().parent_path() / "blobs") {
+    return false;
+  }
+  log_info_once(fmt::format("{}: leads to {}, outside the checkpoint, and is not copied",
+                            (directory / file).string(), target.string()));
+  return true;
+}
+
 }  // namespace
 
 std::vector<fs::path> Checkpoint::companion_files() const {
   std::vector<fs::path> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory_)) {
-    if (entry.is_regular_file() && is_companion(entry.path().filename().string())) {
+    const fs::path name = entry.path().filename();
+    if (entry.is_regular_file() && is_companion(name.string()) &&
+        !leads_outside(directory_, name)) {
       files.push_back(entry.path().filename());
     }
   }
   const fs::path templates = "additional_chat_templates";
   if (fs::is_directory(directory_ / templates)) {
     for (const fs::directory_entry& entry : fs::directory_iterator(directory_ / templates)) {
-      if (entry.is_regular_file() && entry.path().extension() == ".jinja") {
-        files.push_back(templates / entry.path().filename());
+      const fs::path name = templates / entry.path().filename();
+      if (entry.is_regular_file() && name.extension() == ".jinja" &&
+          !leads_outside(directory_, name)) {
+        files.push_back(name);
       }
     }
   }

@@ -50,12 +50,34 @@ void write_stderr(const std::string& text) {
   std::fflush(stderr);
 }
 
+// What a terminal would obey (C0 and, as UTF-8, C1) as \x1b, and the end of a line as it is or as \n.
+std::string harmless(std::string_view message, bool is_one_line) {
+  std::string text;
+  for (std::size_t i = 0; i < message.size(); ++i) {
+    const auto c = static_cast<unsigned char>(message[i]);
+    const bool is_c1 =
+        c == 0xc2 && i + 1 < message.size() && static_cast<unsigned char>(message[i + 1]) < 0xa0;
+    if (c == '\n') {
+      text += is_one_line ? "\\n" : "\n";
+    } else if (c < 0x20 || c == 0x7f) {
+      fmt::format_to(std::back_inserter(text), "\\x{:02x}", c);
+    } else if (is_c1) {
+      fmt::format_to(std::back_inserter(text), "\\x{:02x}",
+                     static_cast<unsigned char>(message[++i]));
+    } else {
+      text += message[i];
+    }
+  }
+  return text;
+}
+
 void log(LogLevel level, std::string_view prefix, std::string_view message) {
   const std::lock_guard lock(console().mutex);
   if (console().level < level) {
     return;
   }
-  write_stderr(fmt::format("{}{}{}\n", console().line_open ? "\r\033[K" : "", prefix, message));
+  write_stderr(fmt::format("{}{}{}\n", console().line_open ? "\r\033[K" : "", prefix,
+                           harmless(message, false)));
   console().line_open = false;
 }
 
@@ -131,16 +153,7 @@ void Progress::draw(bool last) {
 
 std::string one_line(std::string_view message) {
   constexpr std::size_t kMaxLength = 4000, kEnd = 1000;
-  std::string line;
-  for (const char c : message) {
-    if (c == '\n') {
-      line += "\\n";
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      fmt::format_to(std::back_inserter(line), "\\x{:02x}", static_cast<unsigned char>(c));
-    } else {
-      line += c;
-    }
-  }
+  std::string line = harmless(message, true);
   if (line.size() > kMaxLength) {
     line.replace(kMaxLength - kEnd, line.size() - kMaxLength, "...");
   }

@@ -48,8 +48,12 @@ std::optional<LeftLines> lines_of_run(const std::string& text, const std::string
   LeftLines left;
   for (std::size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos;
        begin = end + 1) {
-    Json line = Json::parse(text.begin() + static_cast<std::ptrdiff_t>(begin),
-                            text.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+    Json line;
+    try {
+      line = parse_json(std::string_view(text).substr(begin, end - begin), "line");
+    } catch (const Error&) {
+      return std::nullopt;
+    }
     if (!line.is_object() || line.value("run", Json()) != run) {
       return std::nullopt;
     }

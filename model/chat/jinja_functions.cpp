@@ -66,6 +66,10 @@ Value strftime_now(Interpreter& interpreter, Arguments&& arguments) {
   std::tm local{};
   localtime_r(&now, &local);
   const std::string& pattern = format->string("strftime_now");
+  constexpr std::size_t kMostPattern = 4096;
+  KVC_CHECK(pattern.size() <= kMostPattern,
+            "strftime_now: a format of {} bytes, at most {} are taken", pattern.size(),
+            kMostPattern);
   std::string text(8 * pattern.size() + 256, '\0');
   text.resize(std::strftime(text.data(), text.size(), pattern.c_str(), &local));
   KVC_CHECK(!text.empty() || pattern.empty() || pattern == "%p",

@@ -45,10 +45,11 @@ const std::string& required_text(const Arguments& arguments, std::size_t index, 
   return *text;
 }
 
+// The texts' own bytes are counted here, their number by who made them.
 Value strings(Interpreter& interpreter, std::vector<std::string> texts) {
   std::vector<Value> items;
   for (std::string& text : texts) {
-    interpreter.budget().bytes(text.size() + sizeof(Value));
+    interpreter.budget().bytes(text.size());
     items.emplace_back(std::move(text));
   }
   return Value::list(std::move(items));
@@ -70,10 +71,15 @@ template <bool from_right>
 Value split_method(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const std::string* separator = optional_text(arguments, 0, "sep");
   const std::int64_t count = count_or_all(arguments, 1, "maxsplit");
+  const std::string& text = text_of(self);
+  KVC_CHECK(separator == nullptr || !separator->empty(),
+            "split at an empty string is not possible");
+  // Before the parts are made: they could be many.
+  const std::size_t cuts = separator == nullptr ? count_spaces(text) : count_of(text, *separator);
+  interpreter.budget().bytes(cuts * sizeof(Value));
   if (separator == nullptr) {
-    return strings(interpreter, split_at_space(text_of(self), count, from_right));
+    return strings(interpreter, split_at_space(text, count, from_right));
   }
-  KVC_CHECK(!separator->empty(), "split at an empty string is not possible");
   return strings(interpreter, split(text_of(self), *separator, count, from_right));
 }
 
@@ -112,17 +118,19 @@ Value replace_method(Interpreter& interpreter, const Value& self, const Argument
 }
 
 template <bool from_right>
-Value find_method(Interpreter&, const Value& self, const Arguments& arguments) {
+Value find_method(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const std::string &text = text_of(self), &part = required_text(arguments, 0, "sub");
   KVC_CHECK(arguments.positional.size() == 1, "find with a beginning is not supported");
-  const std::size_t at = from_right ? text.rfind(part) : text.find(part);
+  interpreter.budget().scan(text.size() + part.size());
+  const std::size_t at = from_right ? find_last_text(text, part) : find_text(text, part);
   return at == std::string::npos ? std::int64_t{-1} : length(text.substr(0, at));
 }
 
-Value count_method(Interpreter&, const Value& self, const Arguments& arguments) {
+Value count_method(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const std::string &text = text_of(self), &part = required_text(arguments, 0, "sub");
   if (part.empty()) return length(self) + 1;
-  return static_cast<std::int64_t>(split(text, part, -1, false).size()) - 1;
+  interpreter.budget().scan(text.size() + part.size());
+  return static_cast<std::int64_t>(count_of(text, part));
 }
 
 Value join_method(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
@@ -140,6 +148,7 @@ Value join_method(Interpreter& interpreter, const Value& self, const Arguments& 
 
 Value lines_method(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Value* keep = argument(arguments, 0, "keepends");
+  interpreter.budget().bytes(count_spaces(text_of(self)) * sizeof(Value));
   return strings(interpreter, split_lines(text_of(self), keep != nullptr && keep->truth()));
 }
 

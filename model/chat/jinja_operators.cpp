@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "model/chat/jinja_strings.h"
 #include "model/chat/jinja_value.h"
 
 namespace kvc::jinja {
@@ -107,8 +108,8 @@ Value concatenate_lists(const List& left, const List& right, Budget& budget) {
 bool contains(const Value& container, const Value& value, Budget& budget) {
   if (const auto* text = container.as<std::string>()) {
     if (!value.is_string()) refuse("in", value, container);
-    budget.bytes(text->size());
-    return text->find(value.string("in")) != std::string::npos;
+    budget.scan(text->size());
+    return find_text(*text, value.string("in")) != std::string::npos;
   }
   if (const Dict* dict = container.dict()) {
     return dict->find(value) != nullptr;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
+#include <unordered_set>
 
 #include "model/tokenizer/unicode.h"
 #include "model/tokenizer/utf8.h"
@@ -20,6 +22,27 @@ bool is_letter(char c) {
 
 // What Python's str methods take for white space.
 bool is_space(char32_t code) { return is_white_space(code) || (code >= 0x1C && code <= 0x1F); }
+
+template <typename Goes>
+std::string_view strip_where(std::string_view text, Sides sides, const Goes& goes) {
+  while (sides != Sides::kRight && !text.empty()) {
+    const CodePoint code = code_point_at(text, 0);
+    if (!goes(code.value)) break;
+    text.remove_prefix(code.length);
+  }
+  while (sides != Sides::kLeft && !text.empty()) {
+    const CodePoint code = code_point_before(text, text.size());
+    if (!goes(code.value)) break;
+    text.remove_suffix(code.length);
+  }
+  return text;
+}
+
+std::string_view strip_spaces(std::string_view text, Sides sides) {
+  return strip_where(text, sides, [](char32_t code) { return is_space(code); });
+}
+
+std::string mirror(std::string_view text) { return {text.rbegin(), text.rend()}; }
 
 }  // namespace
 
@@ -51,21 +74,36 @@ std::string title(std::string_view text) {
 }
 
 std::string strip(std::string_view text, const std::string* characters, Sides sides) {
-  const auto goes = [characters](std::string_view all, std::size_t at, const CodePoint& code) {
-    return characters == nullptr ? is_space(code.value)
-                                 : characters->find(all.substr(at, code.length)) != kNotFound;
-  };
-  while (sides != Sides::kRight && !text.empty()) {
-    const CodePoint code = code_point_at(text, 0);
-    if (!goes(text, 0, code)) break;
-    text.remove_prefix(code.length);
-  }
-  while (sides != Sides::kLeft && !text.empty()) {
-    const CodePoint code = code_point_before(text, text.size());
-    if (!goes(text, text.size() - code.length, code)) break;
-    text.remove_suffix(code.length);
-  }
-  return std::string(text);
+  if (characters == nullptr) return std::string(strip_spaces(text, sides));
+  std::unordered_set<char32_t> stripped;
+  for (const Character& character : Characters(*characters)) stripped.insert(character.value);
+  return std::string(
+      strip_where(text, sides, [&stripped](char32_t code) { return stripped.contains(code); }));
+}
+
+std::size_t find_text(std::string_view text, std::string_view part, std::size_t at) {
+  if (at > text.size() || part.empty()) return at > text.size() ? kNotFound : at;
+  const void* found = ::memmem(text.data() + at, text.size() - at, part.data(), part.size());
+  return found == nullptr ? kNotFound
+                          : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
+}
+
+std::size_t find_last_text(std::string_view text, std::string_view part) {
+  const std::size_t mirrored = find_text(mirror(text), mirror(part));
+  return mirrored == kNotFound ? kNotFound : text.size() - mirrored - part.size();
+}
+
+std::size_t count_of(std::string_view text, std::string_view part) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = find_text(text, part, at)) != kNotFound; at += part.size())
+    ++count;
+  return count;
+}
+
+std::size_t count_spaces(std::string_view text) {
+  std::size_t count = 0;
+  for (const Character& character : Characters(text)) count += is_space(character.value) ? 1 : 0;
+  return count;
 }
 
 std::string replace(const std::string& text, const std::string& from, const std::string& to,
@@ -73,7 +111,7 @@ std::string replace(const std::string& text, const std::string& from, const std:
   std::string result;
   std::size_t at = 0;
   while (count != 0) {
-    const std::size_t next = text.find(from, at);
+    const std::size_t next = find_text(text, from, at);
     if (next == std::string::npos || (from.empty() && next >= text.size())) break;
     // An empty `from` stands before every character and at the end.
     const std::size_t end =
@@ -90,25 +128,19 @@ std::string replace(const std::string& text, const std::string& from, const std:
 std::vector<std::string> split(const std::string& text, const std::string& separator,
                                std::int64_t count, bool from_right) {
   std::vector<std::string> parts;
-  if (!from_right) {
-    std::size_t at = 0;
-    for (std::size_t next; count != 0 && (next = text.find(separator, at)) != kNotFound; --count) {
-      parts.push_back(text.substr(at, next - at));
-      at = next + separator.size();
-    }
-    parts.push_back(text.substr(at));
+  if (from_right) {
+    parts = split(mirror(text), mirror(separator), count, false);
+    for (std::string& part : parts) part = mirror(part);
+    std::reverse(parts.begin(), parts.end());
     return parts;
   }
-  std::size_t end = text.size();
-  while (count != 0 && end >= separator.size()) {
-    const std::size_t next = text.rfind(separator, end - separator.size());
-    if (next == kNotFound) break;
-    parts.push_back(text.substr(next + separator.size(), end - next - separator.size()));
-    end = next;
-    --count;
+  std::size_t at = 0;
+  for (std::size_t next; count != 0 && (next = find_text(text, separator, at)) != kNotFound;
+       --count) {
+    parts.push_back(text.substr(at, next - at));
+    at = next + separator.size();
   }
-  parts.push_back(text.substr(0, end));
-  std::reverse(parts.begin(), parts.end());
+  parts.push_back(text.substr(at));
   return parts;
 }
 
@@ -116,12 +148,10 @@ std::vector<std::string> split_at_space(std::string_view text, std::int64_t coun
                                         bool from_right) {
   std::vector<std::string> parts;
   const Sides outer = from_right ? Sides::kRight : Sides::kLeft;
-  std::string rest = strip(text, nullptr, outer);
+  std::string_view rest = strip_spaces(text, outer);
   while (!rest.empty()) {
     if (count == 0) {
-      parts.push_back(strip(rest, nullptr, from_right ? Sides::kLeft : Sides::kRight));
-      // Only the side that was not looked at keeps its white space.
-      parts.back() = rest;
+      parts.emplace_back(rest);  // the side that was not looked at keeps its white space
       break;
     }
     std::size_t cut = from_right ? rest.size() : 0;
@@ -130,8 +160,8 @@ std::vector<std::string> split_at_space(std::string_view text, std::int64_t coun
       if (is_space(code.value)) break;
       cut = from_right ? cut - code.length : cut + code.length;
     }
-    parts.push_back(from_right ? rest.substr(cut) : rest.substr(0, cut));
-    rest = strip(from_right ? rest.substr(0, cut) : rest.substr(cut), nullptr, outer);
+    parts.emplace_back(from_right ? rest.substr(cut) : rest.substr(0, cut));
+    rest = strip_spaces(from_right ? rest.substr(0, cut) : rest.substr(cut), outer);
     --count;
   }
   if (from_right) std::reverse(parts.begin(), parts.end());

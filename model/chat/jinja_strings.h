@@ -21,6 +21,14 @@ enum class Sides { kBoth, kLeft, kRight };
 // Without white space, or without the characters of `characters`, at its ends.
 std::string strip(std::string_view text, const std::string* characters, Sides sides);
 
+// Where `part` stands first, from `at` on, or last; npos: nowhere. Times grow with the sum of both lengths, not with the
+// product.
+std::size_t find_text(std::string_view text, std::string_view part, std::size_t at = 0);
+std::size_t find_last_text(std::string_view text, std::string_view part);
+// How often, without overlaps; `part` is not empty.
+std::size_t count_of(std::string_view text, std::string_view part);
+std::size_t count_spaces(std::string_view text);
+
 // At most `count` times; negative: everywhere.
 std::string replace(const std::string& text, const std::string& from, const std::string& to,
                     std::int64_t count);

@@ -181,9 +181,9 @@ class JsonWriter {
   }
 
   std::string line_start(int level) {
+    budget_.bytes(static_cast<std::size_t>(level) * style_.indent->size() + 1);
     std::string text = "\n";
     for (int i = 0; i < level; ++i) text += *style_.indent;
-    budget_.bytes(text.size());
     return text;
   }
 

@@ -174,7 +174,9 @@ Value indent(Interpreter& interpreter, const Value& value, const Arguments& argu
   const bool blank = truth_of(arguments, 2, "blank");
   std::string text = truth_of(arguments, 1, "first") ? space : "";
   bool is_first = true;
-  for (const std::string& line : split_lines(interpreter.text(value) + "\n")) {
+  const std::string lines = interpreter.text(value) + "\n";
+  interpreter.budget().bytes(count_spaces(lines) * sizeof(std::string));
+  for (const std::string& line : split_lines(lines)) {
     if (!is_first) text += line.empty() && !blank ? "\n" : "\n" + space;
     text += line;
     interpreter.budget().bytes(space.size() + line.size());

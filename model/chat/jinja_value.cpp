@@ -13,26 +13,34 @@ constexpr int kMaxDepth = 100;  // of lists and dicts inside each other
 
 }  // namespace
 
-const Value* Dict::find(const Value& key) const {
-  const auto* text = key.as<std::string>();
+const std::size_t* Dict::place_of(const Value& key) const {
+  const auto in = [](const auto& places, const auto& name) {
+    const auto found = places.find(name);
+    return found == places.end() ? nullptr : &found->second;
+  };
+  if (const auto* text = key.as<std::string>()) return in(by_text_, *text);
   const auto* number = key.as<std::int64_t>();
-  for (const auto& [name, value] : entries) {
-    const auto* other_text = name.as<std::string>();
-    const auto* other_number = name.as<std::int64_t>();
-    if (text != nullptr && other_text != nullptr && *text == *other_text) return &value;
-    if (number != nullptr && other_number != nullptr && *number == *other_number) return &value;
-  }
-  return nullptr;
+  return number == nullptr ? nullptr : in(by_number_, *number);
+}
+
+const Value* Dict::find(const Value& key) const {
+  const std::size_t* place = place_of(key);
+  return place == nullptr ? nullptr : &entries[*place].second;
 }
 
 void Dict::set(Value key, Value value) {
   KVC_CHECK(key.is_string() || key.as<std::int64_t>() != nullptr,
             "a dict key is {}; only strings and integers are supported", key.type_name());
-  if (const Value* old = find(key)) {
-    const_cast<Value&>(*old) = std::move(value);
-  } else {
-    entries.emplace_back(std::move(key), std::move(value));
+  if (const std::size_t* place = place_of(key)) {
+    entries[*place].second = std::move(value);
+    return;
   }
+  if (const auto* text = key.as<std::string>()) {
+    by_text_.emplace(*text, entries.size());
+  } else {
+    by_number_.emplace(*key.as<std::int64_t>(), entries.size());
+  }
+  entries.emplace_back(std::move(key), std::move(value));
 }
 
 Value Value::none() { return Value(Data(None{})); }

@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -46,10 +48,16 @@ struct Generator {
 
 // Keys are strings or integers, in the order of their insertion.
 struct Dict {
-  std::vector<std::pair<Value, Value>> entries;
+  std::vector<std::pair<Value, Value>> entries;  // new ones by set() alone
   int depth = 1;
   const Value* find(const Value& key) const;  // nullptr: no such key
   void set(Value key, Value value);           // Error for other keys
+
+ private:
+  // Places in `entries`, whose keys hold the texts.
+  std::unordered_map<std::string_view, std::size_t> by_text_;
+  std::unordered_map<std::int64_t, std::size_t> by_number_;
+  const std::size_t* place_of(const Value& key) const;
 };
 
 struct Namespace {
@@ -63,17 +71,19 @@ struct Callable {
 
 class Value {
  public:
-  using Data = std::variant<Undefined, None, bool, std::int64_t, double, std::string,
-                            std::shared_ptr<const List>, std::shared_ptr<const Dict>,
-                            std::shared_ptr<Namespace>, std::shared_ptr<const Callable>,
-                            std::shared_ptr<Generator>>;
+  // Copies share texts and containers.
+  using Text = std::shared_ptr<const std::string>;
+  using Data =
+      std::variant<Undefined, None, bool, std::int64_t, double, Text, std::shared_ptr<const List>,
+                   std::shared_ptr<const Dict>, std::shared_ptr<Namespace>,
+                   std::shared_ptr<const Callable>, std::shared_ptr<Generator>>;
 
   Value() : data_(Undefined{}) {}
   Value(bool value) : data_(value) {}
   Value(std::int64_t value) : data_(value) {}
   Value(double value) : data_(value) {}
-  Value(std::string value) : data_(std::move(value)) {}
-  Value(const char* value) : data_(std::string(value)) {}
+  Value(std::string value) : data_(std::make_shared<const std::string>(std::move(value))) {}
+  Value(const char* value) : Value(std::string(value)) {}
   static Value none();
   static Value undefined(std::string name);
   // Error when values nest too deeply, or hold a namespace or a macro.
@@ -86,7 +96,12 @@ class Value {
 
   template <typename T>
   const T* as() const {
-    return std::get_if<T>(&data_);
+    if constexpr (std::is_same_v<T, std::string>) {
+      const Text* text = std::get_if<Text>(&data_);
+      return text == nullptr ? nullptr : text->get();
+    } else {
+      return std::get_if<T>(&data_);
+    }
   }
   bool is_undefined() const { return as<Undefined>() != nullptr; }
   bool is_none() const { return as<None>() != nullptr; }

@@ -122,7 +122,8 @@ bool is_sound_chars_map(std::string_view map) {
   const auto unit_at = [map](std::size_t index) { return little_endian(map.substr(4 * index)); };
   for (std::size_t i = 0; i < num_units; ++i) {
     const std::uint32_t unit = unit_at(i);
-    if (unit & kValueBit) continue;
+    if (i > 0 && (unit & kValueBit))
+      continue;  // no label equals it; of the first one none is asked for
     const std::size_t children =
         i ^ (static_cast<std::size_t>(unit >> 10) << ((unit & kFarBit) ? 8 : 0));
     if ((children | 0xFF) >= num_units) return false;

@@ -20,6 +20,7 @@
 #include "runtime/plan_source.h"
 #include "runtime/policies/policy_check.h"
 #include "runtime/policies/principal_policy.h"
+#include "runtime/reuse/prompt_reuse.h"
 
 namespace kvc {
 namespace {
@@ -199,6 +200,9 @@ MemoryPlan cpu_memory_plan(const RunOptions& options, const Prompts& prompts) {
   const CacheTypes types = cache_types(checkpoint, config, options.engine);
   check_generated_block(plan, types.kv);
   check_token_policy(options.engine.policy, plan, config, types.kv);
+  if (!options.engine.reuse.donors.empty()) {
+    check_reuse_options(options.engine.reuse, options.engine.policy, types.kv);
+  }
   RunForecast run(plan, options.engine.policy, types, !options.engine.reuse.donors.empty(), prompts,
                   options.generate);
   const Totals totals = follow(run, options.engine.memory_bytes);

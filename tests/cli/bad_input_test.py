@@ -4,6 +4,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import struct
 import subprocess
@@ -114,6 +115,33 @@ class Texts(ProgramTest):
     def test_absent_calibration_text(self):
         self.assert_refused({1}, ["absent.txt"], "kvconvert", STORIES, "--out", self.directory / "out", *FAST,
                             "--calibration", self.directory / "absent.txt")
+
+    def test_a_readme_that_is_none_is_left_out(self):
+        for kind in ("pipe", "endless"):
+            with self.subTest(kind):
+                checkpoint = copy_checkpoint(STORIES, self.directory / kind)
+                readme = checkpoint / "README.md"
+                readme.unlink(missing_ok=True)
+                os.mkfifo(readme) if kind == "pipe" else readme.symlink_to("/dev/zero")
+                self.run_ok("kvconvert", checkpoint, "--out", self.directory / f"out-{kind}", *FAST, "--quiet")
+
+    def test_links_out_of_the_checkpoint_are_not_published(self):
+        secret = self.directory / "secret"
+        secret.write_text("key", encoding="utf-8")
+        revision = self.directory / "cache/snapshots/abc"
+        blobs = self.directory / "cache/blobs"
+        shutil.copytree(STORIES, revision)
+        blobs.mkdir()
+        (blobs / "0123").write_text("terms", encoding="utf-8")
+        (revision / "NOTICE").symlink_to("../../blobs/0123")  # as the hub's cache has all files
+        (revision / "LICENSE-extra").symlink_to(secret)
+        (revision / "additional_chat_templates").mkdir()
+        (revision / "additional_chat_templates/tool.jinja").symlink_to(secret)
+        process = self.run_ok("kvconvert", revision, "--out", self.directory / "out", *FAST)
+        self.assertRegex(process.stderr, "LICENSE-extra: leads to .*secret, outside the checkpoint")
+        self.assertEqual((self.directory / "out/NOTICE").read_text(encoding="utf-8"), "terms")
+        for path in (self.directory / "out").rglob("*"):
+            self.assertTrue(path.is_dir() or path.read_bytes() != b"key", path)
 
     def test_a_pipe_is_no_text(self):
         elsewhere = tempfile.TemporaryDirectory()  # the test's own directory is read as a whole

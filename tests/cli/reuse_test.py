@@ -57,10 +57,11 @@ class Reuse(ProgramTest):
         self.assertEqual(first["tokens"], self.whole(ids))
 
     def test_the_plan_counts_what_reuse_adds(self):
-        """Rows with positions, and none of them codes."""
+        """Rows have positions."""
         self.reused(self.ids(1))
         similar = self.arguments(self.ids(1, changed=0.1), "min-tokens=100,retain-first=1,retain-last=1")
-        for kv_dtype in ("float16", "int8"):
+        self.assert_refused({2}, ["--kv-dtype int8 with --donors"], "kvrun", *similar, "--kv-dtype", "int8", "--plan")
+        for kv_dtype in ("float16", "bfloat16"):
             arguments = (*similar, "--kv-dtype", kv_dtype)
             planned = json.loads(self.run_ok("kvrun", *arguments, "--plan").stdout)
             most = max(planned["reading_bytes"], planned["end_bytes"])

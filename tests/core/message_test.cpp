@@ -8,6 +8,17 @@ namespace {
 TEST(OneLine, EscapesWhatWouldBreakTheLine) {
   EXPECT_EQ(one_line("config.json: \"a\nb\x01\x7f\" \xC3\xA9"),
             "config.json: \"a\\nb\\x01\\x7f\" \xC3\xA9");
+  EXPECT_EQ(one_line("a\xC2\x9B"
+                     "31m\xC2\xA0"),
+            "a\\x9b"
+            "31m\xC2\xA0");  // C1, and a space that is none
+}
+
+TEST(Log, EscapesWhatATerminalWouldObey) {
+  ::testing::internal::CaptureStderr();
+  log_warning("donor \x1b[31mred\x1b[2J\nsecond line");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "warning: donor \\x1b[31mred\\x1b[2J\nsecond line\n");
 }
 
 TEST(OneLine, LeavesOutTheMiddleOfALongMessage) {

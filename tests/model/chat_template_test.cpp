@@ -128,8 +128,44 @@ TEST(ChatTemplate, EndsWhateverTheTemplateAsksFor) {
                 AnyOf(HasSubstr("does not end"), HasSubstr("bytes of text")))
         << body;
   }
+  EXPECT_THAT(error_of("{{ (['a'] * 200000000) | length }}"), HasSubstr("bytes of text"));
+  EXPECT_THAT(error_of("{{ (',' * 100000000).split(',') | length }}"), HasSubstr("bytes of text"));
+  EXPECT_THAT(error_of("{{ [[[1]]] | tojson(indent='a' * 90000000) }}"),
+              HasSubstr("bytes of text"));
+  EXPECT_THAT(error_of("{{ strftime_now('a' * 5000) }}"), HasSubstr("at most 4096"));
   EXPECT_THAT(error_of("{{ ('a' * 30000000)[::2] }}"), HasSubstr("bytes of text"));
   EXPECT_THAT(error_of("{% for c in 'a' * 30000000 %}{% endfor %}"), HasSubstr("bytes of text"));
+}
+
+// Products of lengths would take minutes here.
+TEST(ChatTemplate, SearchesInTimeOfTheSumOfLengths) {
+  const std::string texts = "{% set a = 'a' * 3000000 %}{% set b = 'a' * 1500000 %}";
+  for (const auto& [expression, expected] :
+       {std::pair{"b ~ 'b' in a", "False"},
+        {"a.find(b ~ 'b')", "-1"},
+        {"a.find(b)", "0"},
+        {"a.rfind('b' ~ b)", "-1"},
+        {"a.rfind(b)", "1500000"},
+        {"a.count(b ~ 'b')", "0"},
+        {"a.count(b)", "2"},
+        {"a.replace(b ~ 'b', '') | length", "3000000"},
+        {"a.split(b ~ 'b') | length", "1"},
+        {"(a ~ 'b').rsplit(b, 1) | map('length') | list", "[1500000, 1]"},
+        {"a.strip('b' * 3000000 ~ 'a') | length", "0"},
+        {"('a ' * 1000000).split() | length", "1000000"},
+        {"('a ' * 1000000).rsplit() | length", "1000000"},
+        {"(['x' * 1000000] * 2000) | length", "2000"}}) {
+    EXPECT_EQ(render(texts + "{{ " + expression + " }}"), expected) << expression;
+  }
+  std::string large = "{% set d = {";
+  for (int i = 0; i < 50000; ++i) {
+    large += fmt::format("'k{}': {}, ", i, i);
+  }
+  EXPECT_EQ(
+      render(large +
+             "} %}{% set ns = namespace(n=0) %}{% for i in range(99999) %}{% if 'k' ~ i in d %}"
+             "{% set ns.n = ns.n + 1 %}{% endif %}{% endfor %}{{ ns.n }}"),
+      "50000");
 }
 
 TEST(ChatTemplate, CountsCharactersNotBytes) {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -89,6 +91,24 @@ TEST_F(SentencepieceFiles, RefusesWhatIsNoModel) {
   const std::string model = read_all(kData / "sentencepiece_nfkc" / "tokenizer.model");
   write("tokenizer.model", model.substr(0, model.size() / 2));
   EXPECT_THAT(error(), HasSubstr("damaged"));
+}
+
+// The first unit of the normalizer's trie is followed without a look at its label.
+TEST_F(SentencepieceFiles, RefusesATrieThatBeginsOutsideItself) {
+  copy("tokenizer_config.json", "sentencepiece_nfkc");
+  const std::string model = read_all(kData / "sentencepiece_nfkc" / "tokenizer.model");
+  constexpr std::uint32_t kTrieBytes = 179200;
+  const std::size_t place =
+      model.find(std::string(reinterpret_cast<const char*>(&kTrieBytes), sizeof kTrieBytes));
+  ASSERT_NE(place, std::string::npos);
+  write("tokenizer.model", model);
+  EXPECT_EQ(error(), "no error");
+  for (const std::uint32_t first : {0xffffffffu, 0xfffffe00u, 0x80000000u}) {
+    std::string damaged = model;
+    std::memcpy(damaged.data() + place + sizeof kTrieBytes, &first, sizeof first);
+    write("tokenizer.model", damaged);
+    EXPECT_THAT(error(), HasSubstr("the normalizer's table is damaged")) << first;
+  }
 }
 
 // Changed bytes anywhere: a message or a tokenizer that works, never a crash.

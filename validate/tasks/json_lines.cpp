@@ -19,7 +19,7 @@ std::vector<JsonLine> json_lines(std::string_view lines, const std::string& file
       continue;
     }
     std::string subject = fmt::format("{}:{}", file, number);
-    Json json = Json::parse(line, nullptr, false);
+    Json json = parse_json(line, subject);
     KVC_CHECK(json.is_object(), "{}: not a JSON object", subject);
     result.push_back({std::move(json), std::move(subject)});
   }

@@ -29,7 +29,8 @@ std::string_view first_record(std::string_view text) {
 }
 
 TaskFile kind_of_lines(const std::string& text, const std::string& name) {
-  const Json record = Json::parse(first_record(text), nullptr, false);
+  const std::string_view first = first_record(text);
+  const Json record = first.starts_with('{') ? parse_json(first, name + ":1") : Json();
   if (record.is_object() && record.contains("text")) {
     return TaskFile::kProse;
   }

@@ -177,7 +177,18 @@ TEST_F(TaskFiles, BadFilesGiveOneMessage) {
       error_of(
           "bench4.jsonl",
           "{\"context\": \"c\", \"input\": \"\", \"dataset\": \"lcc\", \"answers\": [\"1\"]}\n{\n"),
-      HasSubstr("bench4.jsonl:2: not a JSON object"));
+      HasSubstr("bench4.jsonl:2: not valid JSON"));
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  EXPECT_THAT(error_of("deep.jsonl",
+                       "{\"context\": \"c\", \"input\": \"\", \"dataset\": \"lcc\", "
+                       "\"answers\": [" +
+                           deep + "]}\n"),
+              HasSubstr("nested deeper"));
+  std::string many = "{\"context\": \"c\", \"input\": \"\", \"dataset\": \"lcc\"";
+  for (int i = 0; i < 100000; ++i) {
+    many += fmt::format(", \"{}\": 0", i);
+  }
+  EXPECT_THAT(error_of("many.jsonl", many + "}\n"), HasSubstr("\"answers\" is missing"));
   try {
     read_task_inputs({directory_ / "absent.txt"});
     ADD_FAILURE() << "no error";
