@@ -1,6 +1,12 @@
 #include "core/hdf5_handle.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+#include "core/mapped_file.h"
 
 namespace kvc {
 namespace {
@@ -23,7 +29,46 @@ bool allowed_filters(hid_t list) {
   return H5Pget_nfilters(list) <= 3;
 }
 
+// A collection of variable-length strings: 16 bytes of header (signature, version 1, its size), then objects, each with 16 bytes
+// of header (index, references, size) and its data in whole words. Index 0 is free space, whose size includes its header.
+bool is_sound_heap(std::span<const std::byte> file, std::size_t begin) {
+  constexpr std::uint64_t kHeader = 16;
+  const auto number = [&](std::size_t place, auto value) {
+    std::memcpy(&value, file.data() + place, sizeof value);
+    return value;
+  };
+  if (file.size() - begin < kHeader || number(begin + 4, std::uint32_t{}) != 1) {
+    return true;  // other data that begin alike
+  }
+  const auto size = number(begin + 8, std::uint64_t{});
+  if (size > file.size() - begin) {
+    return false;
+  }
+  for (std::uint64_t at = kHeader; size - at >= kHeader && at < size;) {
+    const auto object = number(begin + at + 8, std::uint64_t{});
+    const bool is_free = number(begin + at, std::uint16_t{}) == 0;
+    const std::uint64_t left = size - at - (is_free ? 0 : kHeader);
+    if (object > left || (is_free && object < kHeader)) {
+      return false;
+    }
+    at += is_free ? object : kHeader + std::min(left, (object + 7) / 8 * 8);
+  }
+  return true;
+}
+
 }  // namespace
+
+void check_hdf5_heaps(const std::filesystem::path& path) {
+  constexpr std::string_view kSignature = "GCOL";
+  const MappedFile mapped(path);
+  const auto* first = reinterpret_cast<const char*>(mapped.bytes().data());
+  const std::string_view text(first, mapped.bytes().size());
+  for (std::size_t at = 0; (at = text.find(kSignature, at)) != std::string_view::npos; ++at) {
+    KVC_CHECK(is_sound_heap(mapped.bytes(), at),
+              "{}: its strings are damaged: delete the file and make it again", path.string());
+  }
+  release_pages(mapped.bytes());
+}
 
 bool hdf5_reachable(hid_t file, const std::string& path) {
   std::string prefix;

@@ -135,6 +135,12 @@ Hdf5Reader::Hdf5Reader(const std::filesystem::path& path) : path_(path) {
   file_ = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
   KVC_CHECK(file_ >= 0, "{}: not a readable HDF5 file, or truncated{}", path.string(),
             hdf5_failure_reason());
+  try {
+    check_hdf5_heaps(path);
+  } catch (...) {
+    H5Fclose(file_);
+    throw;
+  }
 }
 
 Hdf5Reader::~Hdf5Reader() { H5Fclose(file_); }

@@ -159,7 +159,7 @@ TEST_F(Hdf5Test, RefusesWhatIsNotAWholeHdf5File) {
 }
 
 // A changed byte never changes what is read: it is an Error, or lies where nothing is read from; never a crash or a
-// huge allocation. The heap's lengths of variable-length strings are left alone: the library does not bound them.
+// huge allocation.
 TEST_F(Hdf5Test, FindsDamagedBytes) {
   const std::vector<double> numbers(3'000, 0.5);
   {
@@ -205,6 +205,27 @@ TEST_F(Hdf5Test, FindsDamagedText) {
   const Hdf5Reader reader(file("damaged.h5"));
   EXPECT_THAT(message_of([&] { reader.text("/options"); }),
               HasSubstr("damaged.h5:/options: the data differ from their checksum"));
+}
+
+// Every byte of the heap of strings: the library would follow a wrong size for ever.
+TEST_F(Hdf5Test, FindsDamagedHeaps) {
+  write_sample(file("a.h5"));
+  const std::string bytes = bytes_of(file("a.h5"));
+  const std::size_t heap = bytes.find("GCOL");
+  ASSERT_NE(heap, std::string::npos);
+  int refused = 0;
+  for (std::size_t i = heap; i < heap + 600; ++i) {
+    for (const unsigned char flip : {0x01, 0x40, 0xff}) {
+      std::string damaged = bytes;
+      damaged[i] = static_cast<char>(static_cast<unsigned char>(damaged[i]) ^ flip);
+      write_bytes(file("damaged.h5"), damaged);
+      refused += !message_of([&] {
+                    const Hdf5Reader reader(file("damaged.h5"));
+                    EXPECT_EQ(reader.text("/options"), "{\"text\": \"é\"}") << i;
+                  }).empty();
+    }
+  }
+  EXPECT_GT(refused, 100);
 }
 
 TEST_F(Hdf5Test, ReadsDatasetsWithoutAChecksum) {
