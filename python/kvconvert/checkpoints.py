@@ -1,14 +1,14 @@
 """A converted directory: its plan and its tensors."""
 
-import contextlib
 import dataclasses
 import pathlib
 import warnings
+from contextlib import AbstractContextManager
 
 import torch
 
-from kvconvert.factors import ConversionError, TensorFiles
-from kvconvert.plans import exact_tokens, read_config
+from kvconvert.factors import ConversionError, TensorFiles, whole_number
+from kvconvert.plans import exact_tokens, read_config, reading
 
 SERVED_METHODS = "coded, pca, xkv-static, palu, commonkv with --merge none, fusedkv, fusedkv-lite, yoco or cla"
 
@@ -78,13 +78,13 @@ class ConvertedCheckpoint:
         with self.reading_plan():
             kind = type(self) if self.takes(self.plan) else ConvertedCheckpoint
             reason = refusal(kind, self.config["kvconvert"])
+            self.num_kv_heads, self.head_dim = (whole_number(self.plan, name, 1) for name in ("num_kv_heads", "head_dim"))
+            unlike = self.why_unlike_report(self.plan)
         if reason is not None:
             raise ConversionError(f"{self.path}: {reason}")
-        unlike = self.why_unlike_report(self.plan)
         if unlike is not None:
             warnings.warn(f"{self.path}: {unlike}", stacklevel=2)
         self.num_layers = len(self.plan["layers"])
-        self.num_kv_heads, self.head_dim = self.plan["num_kv_heads"], self.plan["head_dim"]
         self._moved: dict[tuple[int, torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
 
     @property
@@ -101,13 +101,9 @@ class ConvertedCheckpoint:
         """Last tokens that the plan keeps exact."""
         return exact_tokens(self.plan)[1]
 
-    @contextlib.contextmanager
-    def reading_plan(self, part: str = "kvconvert.plan"):
-        """While a part of the plan is read: what is missing, or of another type, is an error that names the file."""
-        try:
-            yield
-        except (KeyError, TypeError) as error:
-            raise ConversionError(f"{self.path}: {part}: {error!r}; convert again") from error
+    def reading_plan(self, part: str = "kvconvert.plan") -> AbstractContextManager:
+        """While a part of the plan is read."""
+        return reading(self.path, part)
 
     def check_covers(self, part: str, source: str, layers: list[int]) -> None:
         """Raises ConversionError unless `layers`, of a part of the plan, are all that have this source, once."""

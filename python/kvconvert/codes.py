@@ -11,7 +11,7 @@ import torch
 
 from kvconvert._ops import ops
 from kvconvert.checkpoints import ConvertedCheckpoint, StoredTokens
-from kvconvert.factors import PARTS, Block, ConversionError, block_of, load_factors
+from kvconvert.factors import PARTS, Block, ConversionError, block_of, check_sizes, load_factors
 from kvconvert.plans import exact_tokens
 
 TILE = 32  # tokens of a tile
@@ -88,12 +88,25 @@ class CodedCheckpoint(ConvertedCheckpoint):
         super().__init__(directory)
         with self.reading_plan("kvconvert.plan.coded"):
             self.blocks = [block_of(i, spec) for i, spec in enumerate(self.plan["coded"])]
+            for block in self.blocks:
+                check_sizes(block, self.num_kv_heads, self.head_dim)
         stores = sorted({(block.first_layer, block.num_layers) for block in self.blocks})
         self.stores = [list(range(first, first + count)) for first, count in stores]
         if [layer for store in self.stores for layer in store] != list(range(self.num_layers)):
             raise ConversionError(f"{self.path}: kvconvert.plan.coded does not cover each of {self.num_layers} layers once; convert "
                                   "again")
+        for layers in self.stores:
+            self._check_heads(layers)
         self.files = self.open_files()
+
+    def _check_heads(self, layers: list[int]) -> None:
+        blocks = [block for block in self.blocks if block.first_layer == layers[0]]
+        for part in ("keys", "values"):
+            heads = sorted(head for block in blocks if block.part in ("both", part)
+                           for head in (range(self.num_kv_heads) if block.head is None else (block.head,)))
+            if heads != list(range(self.num_kv_heads)):
+                raise ConversionError(f"{self.path}: kvconvert.plan.coded: blocks of layer {layers[0]} have {part} of the KV heads {heads}, "
+                                      f"expected each of {self.num_kv_heads} once; convert again")
 
     @property
     def codes_first(self) -> bool:

@@ -8,6 +8,8 @@ import torch
 from safetensors import safe_open
 
 PARTS = {"both": 0, "keys": 1, "values": 2}
+_MOST_PLACES = 1 << 16  # layers, heads, channels of a head: more than any model has, and few enough to count to
+MOST_NUMBERS = 1 << 31  # of a latent, or of a block's coefficients
 
 
 class ConversionError(ValueError):
@@ -55,15 +57,43 @@ class Factors:
     first: torch.Tensor  # [n] of a text's first token; empty where it is coded about the mean, or not at all
 
 
+def whole_number(spec: dict, name: str, least: int = 0, most: int = _MOST_PLACES) -> int:
+    """A member of a plan. Raises KeyError where it is missing, TypeError where it is no number from `least` on, or a huge one."""
+    number = spec[name]
+    if type(number) is not int or not least <= number <= most:
+        raise TypeError(f"{name} is {number!r}, expected a whole number from {least} to {most}")
+    return number
+
+
+def one_of(name: str, value, known) -> object:
+    """A member of a plan that has few values. Raises TypeError for another one."""
+    if not any(type(value) is type(each) and value == each for each in known):
+        raise TypeError(f"{name} is {value!r}, expected {' or '.join(map(repr, known))}")
+    return value
+
+
 def block_of(index: int, spec: dict) -> Block:
-    """Raises TypeError and KeyError for a spec that describes no block."""
+    """Raises AttributeError, KeyError and TypeError for a spec that describes no block."""
     counts = spec["coefficients"]
-    if len(counts) != 9 or any(type(count) is not int or count < 0 for count in counts):
-        raise TypeError(f"coefficients of block {index}: {counts}, expected nine numbers of at least 0")
+    if len(counts) != 9 or any(type(count) is not int or not 0 <= count <= MOST_NUMBERS for count in counts) or counts[0] != 0:
+        raise TypeError(f"coefficients of block {index}: {counts}, expected nine numbers of at least 0, of which the first is 0")
     return Block(
-        index=index, first_layer=spec["first_layer"], num_layers=spec["num_layers"], head=spec.get("head"),
-        part=spec.get("part", "both"), bases=spec.get("bases", 1), rotated=spec.get("rotated", False),
-        coefficients=list(counts), gain=spec["gain"])
+        index=index, first_layer=whole_number(spec, "first_layer"), num_layers=whole_number(spec, "num_layers", 1),
+        head=None if spec.get("head") is None else whole_number(spec, "head"), part=one_of("part", spec.get("part", "both"), tuple(PARTS)),
+        bases=whole_number({"bases": spec.get("bases", 1)}, "bases", 1), rotated=one_of("rotated", spec.get("rotated", False), (False, True)),
+        coefficients=list(counts), gain=one_of("gain", spec["gain"], (False, True)))
+
+
+def check_sizes(block: Block, num_kv_heads: int, head_dim: int) -> None:
+    """Raises TypeError for a block that no model of these heads has."""
+    pairs, apart = head_dim // 2, block.part == "keys" and block.head is not None
+    if block.bases != 1 and not (apart and pairs % block.bases == 0):
+        raise TypeError(f"block {block.index} has {block.bases} bases, expected 1, or for the keys of one KV head a divisor of {pairs}")
+    if block.rotated and not (apart and block.bases == pairs):
+        raise TypeError(f"block {block.index} is rotated, expected the keys of one KV head in {pairs} bases")
+    channels = block.channels(num_kv_heads, head_dim)
+    if block.num_coefficients > channels:
+        raise TypeError(f"block {block.index} has {block.num_coefficients} coefficients of {channels} channels")
 
 
 def open_tensors(directory: pathlib.Path) -> list[tuple[pathlib.Path, safe_open]]:

@@ -4,20 +4,17 @@ import pathlib
 
 from kvconvert.checkpoints import ConvertedCheckpoint
 from kvconvert.codes import CodedCheckpoint
-from kvconvert.factors import ConversionError
 from kvconvert.fused import FusedCheckpoint
 from kvconvert.latents import LatentCheckpoint
-from kvconvert.plans import read_config
+from kvconvert.plans import read_config, reading
 
 KINDS: tuple[type[ConvertedCheckpoint], ...] = (CodedCheckpoint, LatentCheckpoint, FusedCheckpoint)
 
 
 def kind_of(plan: dict) -> type[ConvertedCheckpoint]:
     """The kind of a plan, and ConvertedCheckpoint for one that kvrun alone runs."""
-    try:
+    with reading("config.json"):
         return next((kind for kind in KINDS if kind.takes(plan)), ConvertedCheckpoint)
-    except (KeyError, TypeError) as error:
-        raise ConversionError(f"config.json: kvconvert.plan: {error!r}; convert again") from error
 
 
 def open_checkpoint(directory: str | pathlib.Path) -> ConvertedCheckpoint:

@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import linear
 
 from kvconvert.checkpoints import ConvertedCheckpoint, StoredTokens
+from kvconvert.factors import MOST_NUMBERS, one_of, whole_number
 from kvconvert.plans import exact_tokens, family_of, has_one_projection, integer_dtype
 
 TOKENS_TOGETHER = 1024  # whose latents are made in one go, in float32
@@ -45,9 +46,13 @@ class LatentGroup:
 
 
 def group_of(index: int, spec: dict) -> LatentGroup:
-    split, rank = spec["split_kv"], spec["rank"]
-    return LatentGroup(index, spec["first_layer"], spec["num_layers"], split, rank, spec["key_rank"] if split else rank,
-                       spec["value_rank"] if split else rank, spec.get("basis") == "calibrated")
+    """Raises AttributeError, KeyError and TypeError for a spec that describes no group."""
+    split, rank = one_of("split_kv", spec["split_kv"], (False, True)), whole_number(spec, "rank", 1, MOST_NUMBERS)
+    key_rank, value_rank = (whole_number(spec, name, 1, MOST_NUMBERS) if split else rank for name in ("key_rank", "value_rank"))
+    if split and rank != key_rank + value_rank:
+        raise TypeError(f"rank of group {index} is {rank}, expected key_rank {key_rank} + value_rank {value_rank}")
+    return LatentGroup(index, whole_number(spec, "first_layer"), whole_number(spec, "num_layers", 1), split, rank, key_rank, value_rank,
+                       spec.get("basis") == "calibrated")
 
 
 def device_refusal(groups: list[LatentGroup], head_dim: int) -> str | None:

@@ -1,7 +1,9 @@
 """The plan of a converted directory, from its config.json."""
 
+import contextlib
 import json
 import pathlib
+from collections.abc import Iterator
 
 from kvconvert.factors import ConversionError
 
@@ -23,6 +25,17 @@ def read_config(directory: str | pathlib.Path) -> dict:
     if not isinstance(conversion["plan"].get("layers"), list):
         raise ConversionError(f"{path}: kvconvert.plan has no list of layers; convert again")
     return config
+
+
+@contextlib.contextmanager
+def reading(path: str | pathlib.Path, part: str = "kvconvert.plan") -> Iterator[None]:
+    """While a part of the configuration in the file `path` is read: what is missing, or of another type, is an error that names it."""
+    try:
+        yield
+    except ConversionError:  # a ValueError that says more
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConversionError(f"{path}: {part}: {error!r}; convert again") from error
 
 
 def check_format(conversion: dict, path: str | pathlib.Path) -> None:

@@ -8,7 +8,7 @@ import pathlib
 from kvconvert.checkpoints import StoredTokens
 from kvconvert.factors import ConversionError, open_tensors
 from kvconvert.kinds import kind_of
-from kvconvert.plans import exact_tokens, read_config
+from kvconvert.plans import exact_tokens, read_config, reading
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +81,11 @@ def _factor_bytes(directory: str | os.PathLike) -> int:
 def show(directory: str | os.PathLike) -> Conversion:
     """Reads config.json and the shapes of tensors of a converted directory; raises ConversionError for another one."""
     config = read_config(directory)
+    with reading(f"{os.fspath(directory)}/config.json", "kvconvert"):
+        return _shown(directory, config)
+
+
+def _shown(directory: str | os.PathLike, config: dict) -> Conversion:
     conversion, text = config["kvconvert"], config.get("text_config", config)
     plan = conversion["plan"]
     dtype = text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or "float32"

@@ -7,6 +7,7 @@ import os
 import pathlib
 import tempfile
 import unittest
+import warnings
 
 from coded_cases import FORMS, HEADS, POSITIONS, Case, angles, plan_of, widths_for, write
 
@@ -348,6 +349,43 @@ class Directories(unittest.TestCase):
             plan["coded"][0]["coefficients"] = counts
             self.refused("config.json: kvconvert.plan.coded: .*expected nine numbers of at least 0",
                          config=json.dumps({"kvconvert": {"format": 1, "plan": plan}}))
+
+    def test_plans_with_members_of_another_kind(self):
+        """Whatever one member becomes, the plan is refused by name, or it is as good as before."""
+        others = (None, True, -1, 0, 1.5, "32", "plain", [], {}, 1 << 31, 1 << 63)
+        refused = 0
+
+        def mutations(value, path=()):
+            members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+            for key, member in list(members):
+                for other in (*others, "missing"):
+                    if other == "missing" and isinstance(value, dict):
+                        yield (*path, key, "missing"), lambda: value.pop(key), lambda member=member: value.update({key: member})
+                    elif other != "missing" and (type(other), other) != (type(member), member):
+                        yield (*path, key, other), lambda other=other: value.__setitem__(key, other), \
+                            lambda member=member: value.__setitem__(key, member)
+                yield from mutations(member, (*path, key))
+
+        with tempfile.TemporaryDirectory() as name:
+            directory = pathlib.Path(name)
+            write(directory, plan_of("rotated", "head", 32), 16)
+            file = directory / "config.json"
+            config = json.loads(file.read_text())
+            for place, change, undo in mutations(config["kvconvert"]["plan"]):
+                change()
+                file.write_text(json.dumps(config))
+                try:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")
+                        CodedCheckpoint(directory).open([0], angles(16), num_query_heads=6)
+                except ConversionError as error:
+                    refused += 1
+                    self.assertIn(name, str(error).replace("config.json: kvconvert.plan.policy", name), place)
+                except Exception as error:  # the point of this test
+                    if place[0] != "num_kv_heads" or "heads on each KV head" not in str(error):  # the caller's 6 heads
+                        self.fail(f"{place}: {error!r}")
+                undo()
+        self.assertGreater(refused, 200)
 
     def test_factors_of_8_bits(self):
         """Codes with a scale per coefficient, and a low byte of the first three."""

@@ -10,7 +10,7 @@ from kvconvert.codes import TILE
 from kvconvert.device_codes import DTYPES
 from kvconvert.factors import ConversionError
 from kvconvert.kinds import kind_of
-from kvconvert.plans import check_format
+from kvconvert.plans import check_format, reading
 from kvconvert.vllm.families import PREFIX, REFUSED
 
 logger = init_logger(__name__)
@@ -50,13 +50,12 @@ def refuse_conversion(config: Any) -> None:
         )
     try:
         check_format(config.kvconvert, "config.json")
-        kind = kind_of(plan)
-        reason = refusal(kind, config.kvconvert) or kind.why_not_exact(plan, "vLLM")
-        unlike = kind.why_unlike_report(plan)
+        with reading("config.json"):
+            kind = kind_of(plan)
+            reason = refusal(kind, config.kvconvert) or kind.why_not_exact(plan, "vLLM")
+            unlike = kind.why_unlike_report(plan)
     except ConversionError as error:
         raise ValueError(f"kvconvert: {error}") from error
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"kvconvert: config.json: kvconvert.plan: {error!r}; convert again") from error
     _refuse(reason)
     if unlike is not None:
         logger.warning("kvconvert: %s", unlike)
