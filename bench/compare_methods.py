@@ -167,8 +167,8 @@ def table(results, name, kept_ratios):
         recall = "-" if result["recall"] is None else f"{result['recall']:.3f}"
         detail = f" ({result['settings']})" if result["settings"] else ""
         error = "" if result["kld_error"] is None else f" ± {1000 * result['kld_error']:.2g}"
-        lines.append(f"| {name}{detail} | {result['kept_ratio']:.3f} | {1000 * result['kld']:.4g}{error} | {result['perplexity_ratio']:.4f} | "
-                     f"{100 * result['same_top']:.1f} % | {recall} |")
+        lines.append(f"| {name}{detail} | {result['kept_ratio']:.3f} | {1000 * result['kld']:.4g}{error} | "
+                     f"{result['perplexity_ratio']:.4f} | {100 * result['same_top']:.1f} % | {recall} |")
     return "\n".join(lines) + "\n"
 
 

@@ -213,7 +213,7 @@ PipelineOptions ConversionOptions::resolve(const CommonOptions& common) {
   options_.command = command_text(app_);
   options_.engine = parse_serving_engine(words_.engine);
   options_.format = parse_export_format(words_.format);
-  check_factor_options(options_.factor_dtype, options_.format);
+  check_factor_dtype(options_.factor_dtype);
   KVC_CHECK_USAGE(
       !options_.by_part || (options_.validate && options_.format != ExportFormat::kFolded),
       "--by-part: measures parts of a cache, found {}; leave one out",

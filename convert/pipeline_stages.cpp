@@ -36,7 +36,7 @@ void run_stage(const char* name, const fs::path& artifact, const Provenance& exp
                const Stage& stage) {
   const bool is_done = artifact_matches(artifact, expected);
   if (!is_done && fs::exists(artifact)) {
-    log_info(fmt::format("{}: {} is of other tokens or settings, and is made again", name,
+    log_info(fmt::format("{}: {} does not match this run, or is damaged, and is made again", name,
                          artifact.string()));
   }
   run_stage(name, is_done, stage);

@@ -1,9 +1,10 @@
-#include <fmt/format.h>
 #include <algorithm>
-
 #include <array>
 #include <cctype>
 #include <string_view>
+#include <system_error>
+
+#include <fmt/format.h>
 
 #include "core/checkpoint.h"
 #include "core/output.h"
@@ -39,10 +40,13 @@ constexpr std::array<std::string_view, 11> kRefusedEndings = {
     ".bin",  ".pt",   ".pth", ".ckpt", ".h5",         ".msgpack",
     ".gguf", ".onnx", ".py",  ".so",   ".safetensors"};
 
-bool is_companion(const std::string& name) {
-  if (std::find(kNames.begin(), kNames.end(), name) != kNames.end()) {
-    return true;
-  }
+// Files that engines read by these names: copied also where a user assembled a checkpoint of links.
+bool is_named(const std::string& name) {
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
+
+// Any text may have such a name.
+bool is_licence(const std::string& name) {
   std::string lower = name;
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -54,23 +58,18 @@ bool is_companion(const std::string& name) {
   return licence && !refused;
 }
 
-// True if a link leads to a file outside the checkpoint, which its owner may not mean to publish. The hub's cache, where
-// every file is a link to one in ../../blobs, is none; nor are the tokenizer's own files, which are read as such.
+// True if a link leads to a file outside the checkpoint, which its owner may not mean to publish. The hub's cache is part of
+// it: there every file is a link to one in ../../blobs.
 bool leads_outside(const fs::path& directory, const fs::path& file) {
-  static constexpr std::string_view kRead[] = {"tokenizer.json", "tokenizer.model",
-                                               "tokenizer_config.json"};
-  if (std::find(std::begin(kRead), std::end(kRead), file.string()) != std::end(kRead)) {
-    return false;
-  }
   std::error_code error;
-  const fs::path root = fs::canonical(directory, error),
-                 target = fs::canonical(directory / file, error);
-  if (error || is_within(target, root) ||
-      target.parent_path() == root.parent_path().parent_path() / "blobs") {
+  const fs::path root = fs::canonical(directory, error);
+  const fs::path target = fs::canonical(directory / file, error);
+  const fs::path blobs = fs::weakly_canonical(root.parent_path().parent_path() / "blobs", error);
+  if (error || is_within(target, root) || target.parent_path() == blobs) {
     return false;
   }
-  log_info_once(fmt::format("{}: leads to {}, outside the checkpoint, and is not copied",
-                            (directory / file).string(), target.string()));
+  log_warning_once(fmt::format("{}: leads to {}, outside the checkpoint, and is not copied",
+                               (directory / file).string(), target.string()));
   return true;
 }
 
@@ -80,9 +79,10 @@ std::vector<fs::path> Checkpoint::companion_files() const {
   std::vector<fs::path> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory_)) {
     const fs::path name = entry.path().filename();
-    if (entry.is_regular_file() && is_companion(name.string()) &&
-        !leads_outside(directory_, name)) {
-      files.push_back(entry.path().filename());
+    if (entry.is_regular_file() &&
+        (is_named(name.string()) ||
+         (is_licence(name.string()) && !leads_outside(directory_, name)))) {
+      files.push_back(name);
     }
   }
   const fs::path templates = "additional_chat_templates";

@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <type_traits>
+#include <vector>
 
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/json_fields.h"
 #include "core/kv_plan_json.h"
+#include "core/mapped_file.h"
 #include "core/safetensors.h"
 
 namespace kvc {
@@ -93,7 +96,9 @@ std::string tensors_checksum(const std::filesystem::path& path) {
   std::vector<std::uint64_t> sums = {checksum_of(std::as_bytes(std::span(file.header())))};
   for (const TensorInfo& tensor : file.tensors()) {
     check_interrupt();
-    sums.push_back(checksum_of(file.bytes(tensor)));
+    const std::span<const std::byte> bytes = file.bytes(tensor);
+    sums.push_back(checksum_of(bytes));
+    release_pages(bytes);
   }
   return fmt::format("{:016x}", checksum_of(std::as_bytes(std::span(sums))));
 }
@@ -291,6 +296,7 @@ bool is_whole_conversion(const std::filesystem::path& directory) {
     check_conversion_tensors(conversion);
     return true;
   } catch (const Error&) {
+    check_interrupt();  // a signal is no damage
     return false;
   }
 }

@@ -3,9 +3,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <set>
 #include <span>
+#include <string>
 #include <string_view>
+#include <tuple>
 
+#include "core/interrupt.h"
 #include "core/mapped_file.h"
 
 namespace kvc {
@@ -29,22 +35,23 @@ bool allowed_filters(hid_t list) {
   return H5Pget_nfilters(list) <= 3;
 }
 
-// A collection of variable-length strings: 16 bytes of header (signature, version 1, its size), then objects, each with 16 bytes
-// of header (index, references, size) and its data in whole words. Index 0 is free space, whose size includes its header.
+// A collection of variable-length strings: 16 bytes of header (signature, version 1, three bytes that are not read, its size of
+// 4096 or more), then objects, each with 16 bytes of header (index, references, size) and its data in whole words. Index 0 is
+// free space, whose size includes its header. Other data may begin alike, but hardly with a size that fits.
 bool is_sound_heap(std::span<const std::byte> file, std::size_t begin) {
-  constexpr std::uint64_t kHeader = 16;
+  constexpr std::uint64_t kHeader = 16, kLeast = 4096;
   const auto number = [&](std::size_t place, auto value) {
     std::memcpy(&value, file.data() + place, sizeof value);
     return value;
   };
-  if (file.size() - begin < kHeader || number(begin + 4, std::uint32_t{}) != 1) {
-    return true;  // other data that begin alike
+  if (file.size() - begin < kHeader || number(begin + 4, std::uint8_t{}) != 1) {
+    return true;
   }
   const auto size = number(begin + 8, std::uint64_t{});
-  if (size > file.size() - begin) {
-    return false;
+  if (size < kLeast || size > file.size() - begin) {
+    return true;
   }
-  for (std::uint64_t at = kHeader; size - at >= kHeader && at < size;) {
+  for (std::uint64_t at = kHeader; at < size && size - at >= kHeader;) {
     const auto object = number(begin + at + 8, std::uint64_t{});
     const bool is_free = number(begin + at, std::uint16_t{}) == 0;
     const std::uint64_t left = size - at - (is_free ? 0 : kHeader);
@@ -56,18 +63,38 @@ bool is_sound_heap(std::span<const std::byte> file, std::size_t begin) {
   return true;
 }
 
+// False for a file whose heaps were checked by this process as it is now: stages open theirs once per layer.
+bool is_new_file(const std::filesystem::path& path) {
+  static std::mutex mutex;
+  static std::set<std::tuple<std::string, std::uintmax_t, std::filesystem::file_time_type>> checked;
+  const std::lock_guard lock(mutex);
+  return checked
+      .emplace(std::filesystem::absolute(path).string(), std::filesystem::file_size(path),
+               std::filesystem::last_write_time(path))
+      .second;
+}
+
 }  // namespace
 
 void check_hdf5_heaps(const std::filesystem::path& path) {
   constexpr std::string_view kSignature = "GCOL";
-  const MappedFile mapped(path);
-  const auto* first = reinterpret_cast<const char*>(mapped.bytes().data());
-  const std::string_view text(first, mapped.bytes().size());
-  for (std::size_t at = 0; (at = text.find(kSignature, at)) != std::string_view::npos; ++at) {
-    KVC_CHECK(is_sound_heap(mapped.bytes(), at),
-              "{}: its strings are damaged: delete the file and make it again", path.string());
+  constexpr std::size_t kSlice = std::size_t{64} << 20;
+  if (!is_new_file(path)) {
+    return;
   }
-  release_pages(mapped.bytes());
+  const MappedFile mapped(path);
+  const std::span<const std::byte> bytes = mapped.bytes();
+  for (std::size_t begin = 0; begin < bytes.size(); begin += kSlice) {
+    check_interrupt();
+    const std::span<const std::byte> slice =
+        bytes.subspan(begin, std::min(kSlice + kSignature.size() - 1, bytes.size() - begin));
+    const std::string_view text(reinterpret_cast<const char*>(slice.data()), slice.size());
+    for (std::size_t at = 0; (at = text.find(kSignature, at)) != std::string_view::npos; ++at) {
+      KVC_CHECK(is_sound_heap(bytes, begin + at),
+                "{}: its strings are damaged: delete the file and make it again", path.string());
+    }
+    release_pages(slice);
+  }
 }
 
 bool hdf5_reachable(hid_t file, const std::string& path) {

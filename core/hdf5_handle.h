@@ -59,7 +59,8 @@ Hdf5Handle hdf5_string_type(bool ascii = false);  // variable length, as h5py's 
 // What is checked of a foreign file before its data are read.
 // Whether `path` leads to an object inside the file: soft and external links are not followed.
 bool hdf5_reachable(hid_t file, const std::string& path);
-// Error where objects of a heap of strings do not lie one behind the other: the library would not end.
+// Error where objects of a heap of strings do not lie one behind the other: the library would not end. Reads the whole file,
+// once while it stays as it is.
 void check_hdf5_heaps(const std::filesystem::path& path);
 // Error for too many axes or elements.
 std::vector<std::int64_t> hdf5_shape(hid_t dataset, const std::string& subject);

@@ -50,13 +50,13 @@ void write_stderr(const std::string& text) {
   std::fflush(stderr);
 }
 
-// What a terminal would obey (C0 and, as UTF-8, C1) as \x1b, and the end of a line as it is or as \n.
+// Escapes what a terminal would obey (C0, DEL and, in UTF-8, C1) as \x1b. A newline stays, or becomes \n.
 std::string harmless(std::string_view message, bool is_one_line) {
   std::string text;
   for (std::size_t i = 0; i < message.size(); ++i) {
     const auto c = static_cast<unsigned char>(message[i]);
-    const bool is_c1 =
-        c == 0xc2 && i + 1 < message.size() && static_cast<unsigned char>(message[i + 1]) < 0xa0;
+    const auto next = static_cast<unsigned char>(i + 1 < message.size() ? message[i + 1] : '\0');
+    const bool is_c1 = c == 0xc2 && next >= 0x80 && next < 0xa0;
     if (c == '\n') {
       text += is_one_line ? "\\n" : "\n";
     } else if (c < 0x20 || c == 0x7f) {
@@ -81,6 +81,11 @@ void log(LogLevel level, std::string_view prefix, std::string_view message) {
   console().line_open = false;
 }
 
+bool is_first(std::string_view message) {
+  const std::lock_guard lock(console().mutex);
+  return console().said_once.emplace(message).second;
+}
+
 std::string clock_text(double seconds) {
   const auto total = static_cast<std::int64_t>(seconds);
   return total < 3600 ? fmt::format("{}:{:02}", total / 60, total % 60)
@@ -97,16 +102,19 @@ void set_log_level(LogLevel level) {
 void log_info(std::string_view message) { log(LogLevel::kInfo, "", message); }
 
 void log_info_once(std::string_view message) {
-  {
-    const std::lock_guard lock(console().mutex);
-    if (!console().said_once.emplace(message).second) {
-      return;
-    }
+  if (is_first(message)) {
+    log_info(message);
   }
-  log_info(message);
 }
 
 void log_warning(std::string_view message) { log(LogLevel::kWarning, "warning: ", message); }
+
+void log_warning_once(std::string_view message) {
+  if (is_first(message)) {
+    log_warning(message);
+  }
+}
+
 void log_debug(std::string_view message) { log(LogLevel::kDebug, "debug: ", message); }
 
 Progress::Progress(std::string label, std::int64_t total)

@@ -16,6 +16,7 @@ void log_info(std::string_view message);  // stderr, ends with a newline
 // Once per process and message: for findings that every stage repeats.
 void log_info_once(std::string_view message);
 void log_warning(std::string_view message);
+void log_warning_once(std::string_view message);
 void log_debug(std::string_view message);
 
 // A message on one line of bounded length, whatever file it quotes: control characters as \n or \x01, and a long middle

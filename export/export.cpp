@@ -104,13 +104,6 @@ void check_original(const Checkpoint& checkpoint) {
             checkpoint.directory().string());
 }
 
-void check_factor_options(const std::string& factor_dtype, ExportFormat format) {
-  check_factor_dtype(factor_dtype);
-  KVC_CHECK_USAGE(format != ExportFormat::kFolded || factor_dtype == "auto",
-                  "--factor-dtype {}: --export folded writes no factors; leave one out",
-                  factor_dtype);
-}
-
 void check_exportable(const KvPlan& plan, ExportFormat format) {
   if (format == ExportFormat::kFactored || format == ExportFormat::kMla) {
     return;
@@ -135,7 +128,7 @@ void export_into(const ExportOptions& options, const fs::path& directory) {
       options.format != ExportFormat::kMla,
       "--export mla: is fitted to calibration text and judged beside a coded cache, not made of a "
       "conversion; use kvconvert --export mla");
-  check_factor_options(options.factor_dtype, options.format);
+  check_factor_dtype(options.factor_dtype);
   const Inputs inputs = open_inputs(options);
   log_carried(inputs);
   switch (options.format) {

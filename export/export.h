@@ -37,8 +37,6 @@ struct ExportOptions {
 
 // Error for a checkpoint that is a conversion already.
 void check_original(const Checkpoint& checkpoint);
-// UsageError for a factor type that does not exist (check_factor_dtype), or one beside a format without factors.
-void check_factor_options(const std::string& factor_dtype, ExportFormat format);
 // Error when the format cannot express the plan.
 void check_exportable(const KvPlan& plan, ExportFormat format);
 // Error when the conversion belongs to another checkpoint. `out` appears complete or not at all.

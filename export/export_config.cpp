@@ -58,8 +58,7 @@ void copy_json(const fs::path& source, const fs::path& target, const Edit& edit)
   write_file(target, edit(json) ? dump_json(json) : read_file(source, kMaxJsonBytes));
 }
 
-// Copies differ from the checkpoint's own file.
-// Those that may name code to load.
+// True for files whose copies differ from the checkpoint's own: what could load code is left out.
 bool is_edited(const fs::path& file) {
   constexpr std::string_view kEdited[] = {"generation_config.json", "preprocessor_config.json",
                                           "processor_config.json", "tokenizer_config.json",

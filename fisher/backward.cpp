@@ -4,6 +4,9 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
 
 namespace kvc {
 namespace {
@@ -119,6 +122,13 @@ LossGradient loss_gradient(const ModelConfig& config, const ModelWeights& weight
                          [&](const at::Tensor& logits, std::int64_t first) {
                            return ids.narrow(0, first + 1, logits.size(0)).to(logits.device());
                          });
+}
+
+void check_finite_loss(const Checkpoint& checkpoint, double loss) {
+  KVC_CHECK(std::isfinite(loss),
+            "{}: the loss is not finite; do the weights of the last norm or the output projection "
+            "hold NaN or infinity?",
+            checkpoint.directory().string());
 }
 
 LossGradient sampled_loss_gradient(const ModelConfig& config, const ModelWeights& weights,

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "core/checkpoint.h"
 #include "model/decoder.h"
 
 namespace kvc {
@@ -17,6 +18,9 @@ struct LossGradient {
 // output for one sequence of at least two tokens.
 LossGradient loss_gradient(const ModelConfig& config, const ModelWeights& weights,
                            const at::Tensor& hidden_states, const at::Tensor& ids);
+
+// Error that names the checkpoint where a sum of losses is not finite, although every layer's output is.
+void check_finite_loss(const Checkpoint& checkpoint, double loss);
 
 // The summed NLL of labels drawn from the model's own output, one for each row of `hidden_states`
 // [num_tokens, hidden_size]; `seed` decides the draw.

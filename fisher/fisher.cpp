@@ -78,10 +78,7 @@ class FisherRun {
       num_scored_ += batch.ids.size(0) - 1;
       boundary(config_.num_layers, first, batch.ids.size(0)).copy_(gradient.hidden);
     });
-    KVC_CHECK(std::isfinite(loss_sum_),
-              "{}: the loss is not finite; do the weights of the last norm or the output "
-              "projection hold NaN or infinity?",
-              checkpoint_.directory().string());
+    check_finite_loss(checkpoint_, loss_sum_);
   }
 
   void differentiate_layer(int layer) {

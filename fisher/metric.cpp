@@ -1,6 +1,5 @@
 #include "fisher/metric.h"
 
-#include <cmath>
 #include <utility>
 
 #include "core/error.h"
@@ -145,10 +144,7 @@ class MetricRun {
       loss_sum_ += gradient.loss;
       scored(config_.num_layers, half).copy_(gradient.hidden);
     });
-    KVC_CHECK(std::isfinite(loss_sum_),
-              "{}: the loss is not finite; do the weights of the last norm or the output "
-              "projection hold NaN or infinity?",
-              checkpoint_.directory().string());
+    check_finite_loss(checkpoint_, loss_sum_);
   }
 
   CachedRows read_cached(int layer, const Halves& half) const {

@@ -32,7 +32,7 @@ std::vector<TokenBatch> make_batches(const TokenSet& tokens, std::int64_t batch_
   return batches;
 }
 
-// Error naming the first of `parts` whose values are not all finite; finite[i], a bool on any device, says that of parts[i].
+// Error naming part(i) for the first i where finite[i], a bool on any device, is false.
 void check_finite(const Checkpoint& checkpoint, const std::vector<at::Tensor>& finite,
                   const std::function<std::string(std::size_t)>& part) {
   for (std::size_t i = 0; i < finite.size(); ++i) {

@@ -85,12 +85,15 @@ void check_apart_from_inputs(const Request& request) {
 // The model was not made for longer sequences; what it does with them says nothing about it.
 void check_lengths(const TokenSet& tokens, const ModelConfig& config, const Request& request) {
   for (const auto& row : tokens.sequences) {
-    KVC_CHECK(static_cast<std::int64_t>(row.size()) <= config.max_position_embeddings,
-              "{}: the calibration tokens hold a sequence of {}, the model's context is {}; {}",
-              request.checkpoint.string(), row.size(), config.max_position_embeddings,
-              request.input.tokens.empty() ? "give a smaller --seq-len"
-                                           : fmt::format("{} is of a model with a longer one",
-                                                         request.input.tokens.string()));
+    KVC_CHECK(
+        static_cast<std::int64_t>(row.size()) <= config.max_position_embeddings,
+        "{}: the calibration tokens hold a sequence of {}, the model's context is {}; {}",
+        request.checkpoint.string(), row.size(), config.max_position_embeddings,
+        request.input.tokens.empty()
+            ? "give a smaller --seq-len"
+            : fmt::format(
+                  "{} is of a model with a longer one; give this model's tokens, or --calibration",
+                  request.input.tokens.string()));
   }
 }
 

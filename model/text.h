@@ -21,8 +21,8 @@ struct TextOptions {
 
 // Reads `files` (of one or several kinds), tokenizes each as one text (records of a .jsonl joined by empty lines), cuts
 // it into rows of seq_len (each with the post-processor's tokens; an incomplete last row is kept only if it is the
-// file's first) and keeps num_sequences of all rows. A tokens.h5 gives all its rows, after the others; its tokenizer
-// hash must match. The built-in text is used if `files` is empty, or in addition with options.builtin. Error naming the
+// file's first) and keeps num_sequences of all rows. A text that was read already is left out, with a warning. A tokens.h5
+// gives all its rows, after the others; its tokenizer hash must match. The built-in text is used if `files` is empty, or in addition with options.builtin. Error naming the
 // file if it gives no token.
 TokenSet load_token_set(const std::vector<std::filesystem::path>& files, const Tokenizer& tokenizer,
                         std::int64_t vocab_size, const TextOptions& options,

@@ -25,9 +25,11 @@ std::optional<double> read_ratio(const Engine& engine, const KvPlan& original, s
   CacheForecast cache(plan, engine.kv_dtype(), page_tokens, MergeSpread::kEven, engine.policy());
   cache.read(prompt);
   cache.extend(read - prompt);
+  // Wider numbers than the checkpoint's are a choice of the run, and no row is too short for it.
+  const KvDtype dtype =
+      is_integer(engine.kv_dtype()) ? cache_dtype(engine.config()) : engine.kv_dtype();
   return static_cast<double>(cache.bytes()) /
-         static_cast<double>(
-             original_bytes(original, round_up(read, page_tokens), cache_dtype(engine.config())));
+         static_cast<double>(original_bytes(original, round_up(read, page_tokens), dtype));
 }
 
 }  // namespace kvc

@@ -45,7 +45,10 @@ const std::string& required_text(const Arguments& arguments, std::size_t index, 
   return *text;
 }
 
-// The texts' own bytes are counted here, their number by who made them.
+constexpr std::size_t kTextBytes =
+    sizeof(Value) + 2 * sizeof(std::string);  // of an item, besides its characters
+
+// Counts the texts' characters; the caller counts the items.
 Value strings(Interpreter& interpreter, std::vector<std::string> texts) {
   std::vector<Value> items;
   for (std::string& text : texts) {
@@ -75,8 +78,9 @@ Value split_method(Interpreter& interpreter, const Value& self, const Arguments&
   KVC_CHECK(separator == nullptr || !separator->empty(),
             "split at an empty string is not possible");
   // Before the parts are made: they could be many.
-  const std::size_t cuts = separator == nullptr ? count_spaces(text) : count_of(text, *separator);
-  interpreter.budget().bytes(cuts * sizeof(Value));
+  std::size_t cuts = separator == nullptr ? count_spaces(text) : count_of(text, *separator);
+  cuts = count < 0 ? cuts : std::min(cuts, static_cast<std::size_t>(count));
+  interpreter.budget().bytes(cuts * kTextBytes);
   if (separator == nullptr) {
     return strings(interpreter, split_at_space(text, count, from_right));
   }
@@ -148,7 +152,7 @@ Value join_method(Interpreter& interpreter, const Value& self, const Arguments& 
 
 Value lines_method(Interpreter& interpreter, const Value& self, const Arguments& arguments) {
   const Value* keep = argument(arguments, 0, "keepends");
-  interpreter.budget().bytes(count_spaces(text_of(self)) * sizeof(Value));
+  interpreter.budget().bytes(count_spaces(text_of(self)) * kTextBytes);
   return strings(interpreter, split_lines(text_of(self), keep != nullptr && keep->truth()));
 }
 

@@ -35,12 +35,12 @@ void Dict::set(Value key, Value value) {
     entries[*place].second = std::move(value);
     return;
   }
-  if (const auto* text = key.as<std::string>()) {
-    by_text_.emplace(*text, entries.size());
+  const Value& kept = entries.emplace_back(std::move(key), std::move(value)).first;
+  if (const auto* text = kept.as<std::string>()) {
+    by_text_.emplace(*text, entries.size() - 1);
   } else {
-    by_number_.emplace(*key.as<std::int64_t>(), entries.size());
+    by_number_.emplace(*kept.as<std::int64_t>(), entries.size() - 1);
   }
-  entries.emplace_back(std::move(key), std::move(value));
 }
 
 Value Value::none() { return Value(Data(None{})); }

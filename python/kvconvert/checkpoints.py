@@ -78,7 +78,7 @@ class ConvertedCheckpoint:
         with self.reading_plan():
             kind = type(self) if self.takes(self.plan) else ConvertedCheckpoint
             reason = refusal(kind, self.config["kvconvert"])
-            self.num_kv_heads, self.head_dim = (whole_number(self.plan, name, 1) for name in ("num_kv_heads", "head_dim"))
+            self.num_kv_heads, self.head_dim = (whole_number(name, self.plan[name], 1) for name in ("num_kv_heads", "head_dim"))
             unlike = self.why_unlike_report(self.plan)
         if reason is not None:
             raise ConversionError(f"{self.path}: {reason}")

@@ -57,9 +57,8 @@ class Factors:
     first: torch.Tensor  # [n] of a text's first token; empty where it is coded about the mean, or not at all
 
 
-def whole_number(spec: dict, name: str, least: int = 0, most: int = _MOST_PLACES) -> int:
-    """A member of a plan. Raises KeyError where it is missing, TypeError where it is no number from `least` on, or a huge one."""
-    number = spec[name]
+def whole_number(name: str, number, least: int = 0, most: int = _MOST_PLACES) -> int:
+    """A member of a plan. Raises TypeError where it is no number from `least` on, or a huge one."""
     if type(number) is not int or not least <= number <= most:
         raise TypeError(f"{name} is {number!r}, expected a whole number from {least} to {most}")
     return number
@@ -78,9 +77,9 @@ def block_of(index: int, spec: dict) -> Block:
     if len(counts) != 9 or any(type(count) is not int or not 0 <= count <= MOST_NUMBERS for count in counts) or counts[0] != 0:
         raise TypeError(f"coefficients of block {index}: {counts}, expected nine numbers of at least 0, of which the first is 0")
     return Block(
-        index=index, first_layer=whole_number(spec, "first_layer"), num_layers=whole_number(spec, "num_layers", 1),
-        head=None if spec.get("head") is None else whole_number(spec, "head"), part=one_of("part", spec.get("part", "both"), tuple(PARTS)),
-        bases=whole_number({"bases": spec.get("bases", 1)}, "bases", 1), rotated=one_of("rotated", spec.get("rotated", False), (False, True)),
+        index=index, first_layer=whole_number("first_layer", spec["first_layer"]), num_layers=whole_number("num_layers", spec["num_layers"], 1),
+        head=None if spec.get("head") is None else whole_number("head", spec["head"]), part=one_of("part", spec.get("part", "both"), tuple(PARTS)),
+        bases=whole_number("bases", spec.get("bases", 1), 1), rotated=one_of("rotated", spec.get("rotated", False), (False, True)),
         coefficients=list(counts), gain=one_of("gain", spec["gain"], (False, True)))
 
 

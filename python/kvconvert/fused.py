@@ -99,7 +99,7 @@ class FusedCheckpoint(ConvertedCheckpoint):
     def __init__(self, directory: str | pathlib.Path):
         super().__init__(directory)
         with self.reading_plan():
-            self.layers = {whole_number(layer, "layer"): layer for layer in self.plan["fused"]}
+            self.layers = {whole_number("layer", layer["layer"]): layer for layer in self.plan["fused"]}
         self.check_covers("fused", "fused", sorted(self.layers))
         read = {source for layer in self.layers for part in ("key", "value") for source in self._sources(layer, part)}
         self.stores = [sorted({*self.layers, *read})]

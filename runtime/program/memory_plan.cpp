@@ -201,6 +201,7 @@ MemoryPlan cpu_memory_plan(const RunOptions& options, const Prompts& prompts) {
   check_generated_block(plan, types.kv);
   check_token_policy(options.engine.policy, plan, config, types.kv);
   if (!options.engine.reuse.donors.empty()) {
+    check_reuse(config, plan);
     check_reuse_options(options.engine.reuse, options.engine.policy, types.kv);
   }
   RunForecast run(plan, options.engine.policy, types, !options.engine.reuse.donors.empty(), prompts,

@@ -6,7 +6,8 @@ PAPER.sh [MODEL] [DATA...] [options]
 MODEL is a HuggingFace directory (default: the bundled reference checkpoint, too small for long tasks: its rows are divergence and
 recall of facts). DATA are files: .txt is calibration text (default of the bundled checkpoint: the bundled stories); .json and .jsonl are
 what tasks read (docs/tasks.md). Every row is converted, compared with the original by kvvalidate, and kept in --out, where an interrupted
-run with the same files and programs goes on. Published rows are of other models and data than yours: compare the order of methods, not the numbers.
+run with the same files and programs goes on. Published rows are of other models and data than yours: compare the order of methods,
+not the numbers.
 """
 import argparse
 import hashlib
@@ -117,8 +118,8 @@ class Rows:
     def row(self, name, settings):
         programs = [self.hash(self.options.bin / program) for program in ("kvconvert", "kvvalidate")]
         weights = sorted(self.options.model.glob("*.safetensors"))
-        key = {"settings": settings, "tasks": self.tasks(), "length": self.length, "row_length": self.row_length, "samples": self.options.samples,
-               "data": [self.hash(path) for path in self.options.data], "model": str(self.options.model.resolve()),
+        key = {"settings": settings, "tasks": self.tasks(), "length": self.length, "row_length": self.row_length,
+               "samples": self.options.samples, "data": [self.hash(path) for path in self.options.data], "model": str(self.options.model.resolve()),
                "weights": [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in weights], "programs": programs}
         file = self.options.out / f"{slug(' '.join([name, *(settings if isinstance(settings, list) else [])]))}.json"
         if file.exists():

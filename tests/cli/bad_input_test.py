@@ -135,11 +135,15 @@ class Texts(ProgramTest):
         (blobs / "0123").write_text("terms", encoding="utf-8")
         (revision / "NOTICE").symlink_to("../../blobs/0123")  # as the hub's cache has all files
         (revision / "LICENSE-extra").symlink_to(secret)
+        elsewhere = self.directory / "elsewhere.jinja"
+        elsewhere.write_text("{{ messages }}", encoding="utf-8")
+        (revision / "chat_template.jinja").symlink_to(elsewhere)  # as a user may assemble a checkpoint
         (revision / "additional_chat_templates").mkdir()
         (revision / "additional_chat_templates/tool.jinja").symlink_to(secret)
         process = self.run_ok("kvconvert", revision, "--out", self.directory / "out", *FAST)
         self.assertRegex(process.stderr, "LICENSE-extra: leads to .*secret, outside the checkpoint")
         self.assertEqual((self.directory / "out/NOTICE").read_text(encoding="utf-8"), "terms")
+        self.assertEqual((self.directory / "out/chat_template.jinja").read_text(encoding="utf-8"), "{{ messages }}")
         for path in (self.directory / "out").rglob("*"):
             self.assertTrue(path.is_dir() or path.read_bytes() != b"key", path)
 

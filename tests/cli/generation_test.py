@@ -80,8 +80,8 @@ class Generation(ProgramTest):
         self.assertEqual(self.text(model=model), self.text())
 
     def test_values_that_cannot_be(self):
-        for flag, value in (("--min-p", "1.5"), ("--min-p", "-0.1"), ("--repetition-penalty", "0"), ("--repetition-penalty", "1e-60"), ("--top-p", "0"), ("--top-k", "-1"),
-                            ("--temperature", "nan"), ("--num-samples", "0"), ("--prefill-chunk", "-1"), ("--stop", "")):
+        for flag, value in (("--min-p", "1.5"), ("--min-p", "-0.1"), ("--repetition-penalty", "0"), ("--repetition-penalty", "1e-60"),
+                            ("--top-p", "0"), ("--top-k", "-1"), ("--temperature", "nan"), ("--num-samples", "0"), ("--prefill-chunk", "-1"), ("--stop", "")):
             self.assert_refused({2}, [flag], "kvrun", STORIES, *GREEDY, flag, value)
         self.assert_refused({2}, ["--num-samples"], "kvrun", STORIES, "--chat", "--prompt", "x", "--num-samples", "2")
         for flag in ("--plan", "--warm-up"):

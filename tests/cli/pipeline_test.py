@@ -159,11 +159,11 @@ class Equalities(ProgramTest):
         original = {converted: STORIES, STORIES: STORIES, REFERENCE: REFERENCE}
         self.run_ok("kvconvert", STORIES, "--kept-ratio", "0.25", "--out", converted, "--num-sequences", "12", "--seq-len", "128",
                     "--no-validate", "--quiet")
-        for candidate, tokens, options, is_named in ((converted, 32, (), True), (converted, 33, (), True), (converted, 34, (), False),
-                                                     (converted, 64, ("--block", "30"), False), (REFERENCE, 128, ("--kv-dtype", "int4"), True),
-                                                     (REFERENCE, 256, ("--kv-dtype", "int4"), False), (STORIES, 32, (), False),
-                                                     (STORIES, 64, ("--policy", "h2o:budget=200"), True),
-                                                     (STORIES, 64, ("--policy", "h2o:budget=20"), False)):
+        for candidate, tokens, options, is_named in (
+                (converted, 32, (), True), (converted, 33, (), True), (converted, 34, (), False), (converted, 64, ("--block", "30"), False),
+                (REFERENCE, 128, ("--kv-dtype", "int4"), True), (REFERENCE, 256, ("--kv-dtype", "int4"), False), (STORIES, 32, (), False),
+                (REFERENCE, 128, ("--kv-dtype", "float32", "--policy", "h2o:budget=100"), False),
+                (STORIES, 64, ("--policy", "h2o:budget=200"), True), (STORIES, 64, ("--policy", "h2o:budget=20"), False)):
             with self.subTest(candidate=candidate.name, tokens=tokens, options=options):
                 report = json.loads(self.run_ok("kvvalidate", original[candidate], candidate, "--num-sequences", "2", "--seq-len", tokens,
                                                 *options, "--json", "--quiet").stdout)

@@ -94,7 +94,7 @@ class Resume(ProgramTest):
             self.clear()
 
     def test_an_interrupt_ends_an_export(self):
-        """Of many tensors beside the text model, which take most of the time."""
+        """The export writes many tensors beside the text model, which takes most of the time."""
         checkpoint = copy_checkpoint(STORIES, self.directory / "large")
         edit_tensors(checkpoint, lambda tensors: tensors.update(
             {f"vision_tower.{index}": ["U8", [1 << 22], bytes(1 << 22)] for index in range(64)}))
@@ -104,6 +104,7 @@ class Resume(ProgramTest):
                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             while process.poll() is None and not written.exists():
                 time.sleep(0.001)
+            self.assertIsNone(process.poll(), "written before the signal")
             process.send_signal(number)
             _, errors = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 130, errors)

@@ -287,7 +287,7 @@ TEST_F(FusedModel, FoldedExportIsRefused) {
   options.conversion = conversion;
   options.out = directory_ / "folded";
   options.format = ExportFormat::kFolded;
-  EXPECT_THAT(error_of([&] { export_checkpoint(options); }), HasSubstr("use factored"));
+  EXPECT_THAT(error_of([&] { export_checkpoint(options); }), HasSubstr("use --export factored"));
 }
 
 }  // namespace

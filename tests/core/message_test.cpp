@@ -14,6 +14,14 @@ TEST(OneLine, EscapesWhatWouldBreakTheLine) {
             "31m\xC2\xA0");  // C1, and a space that is none
 }
 
+TEST(OneLine, LeavesOtherBytesAlone) {
+  EXPECT_EQ(one_line("\xC2"
+                     "a\xC2"),
+            "\xC2"
+            "a\xC2");  // not UTF-8
+  EXPECT_EQ(one_line("\xC2\n"), "\xC2\\n");
+}
+
 TEST(Log, EscapesWhatATerminalWouldObey) {
   ::testing::internal::CaptureStderr();
   log_warning("donor \x1b[31mred\x1b[2J\nsecond line");

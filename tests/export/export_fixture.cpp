@@ -126,7 +126,7 @@ ExportOptions ExportFixture::options(ExportFormat format) const {
   result.conversion = conversion_ / "conversion.h5";
   result.out = out_;
   result.format = format;
-  result.factor_dtype = format == ExportFormat::kFolded ? "auto" : "float32";
+  result.factor_dtype = "float32";
   return result;
 }
 

@@ -70,13 +70,6 @@ TEST_F(ExportRefusal, AFactorOfNoGroup) {
   expect_error("belongs to no part");
 }
 
-TEST_F(ExportRefusal, FactorTypesWithoutFactors) {
-  make(joint_plan());
-  ExportOptions folded = options(ExportFormat::kFolded);
-  folded.factor_dtype = "int8";
-  expect_error(folded, "--factor-dtype int8: --export folded writes no factors");
-}
-
 TEST_F(ExportRefusal, PlansWithNothingToFold) {
   KvPlan paired = plain_plan(synthetic_.num_layers, synthetic_.num_kv_heads, synthetic_.head_dim);
   paired.method = "minicache";

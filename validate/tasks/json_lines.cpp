@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/json.h"
 
 namespace kvc {
 

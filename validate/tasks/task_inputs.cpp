@@ -29,8 +29,13 @@ std::string_view first_record(std::string_view text) {
 }
 
 TaskFile kind_of_lines(const std::string& text, const std::string& name) {
-  const std::string_view first = first_record(text);
-  const Json record = first.starts_with('{') ? parse_json(first, name + ":1") : Json();
+  Json record;
+  std::string reason;
+  try {
+    record = parse_json(first_record(text), name);
+  } catch (const Error& error) {
+    reason = fmt::format(" ({})", error.what());
+  }
   if (record.is_object() && record.contains("text")) {
     return TaskFile::kProse;
   }
@@ -38,8 +43,8 @@ TaskFile kind_of_lines(const std::string& text, const std::string& name) {
       record.is_object() && record.contains("context"),
       "{}: the first line is no JSON object with \"text\" (prose), with \"input\", "
       "\"context\", \"answers\" and \"dataset\" (LongBench) or with \"context\", "
-      "\"question\", \"answer_prefix\", \"answer\", \"task\" and \"max_new_tokens\" (kvpress)",
-      name);
+      "\"question\", \"answer_prefix\", \"answer\", \"task\" and \"max_new_tokens\" (kvpress){}",
+      name, reason);
   const bool is_kvpress = record.contains("answer_prefix") || record.contains("task") ||
                           record.contains("max_new_tokens");
   return is_kvpress ? TaskFile::kKvpress : TaskFile::kLongBench;

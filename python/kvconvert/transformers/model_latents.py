@@ -116,9 +116,10 @@ class ModelLatents(ModelParts):
         for layer, opened in self._projections.items():
             for name, found, expected in zip(("k_proj", "v_proj"), self._projections_of(layer), opened):
                 if found is not expected:
-                    raise ConversionError(f"layers.{layer}.self_attn.{name}: a {type(found).__name__} stands in place of the projection that was "
-                                          f"loaded; latents of method {self.checkpoint.plan['method']} are made of its input, without what an adapter "
-                                          "adds. Adapt other modules, or merge the adapter into the original and convert that")
+                    raise ConversionError(
+                        f"layers.{layer}.self_attn.{name}: {type(found).__name__} stands in place of the projection that was "
+                        f"loaded; latents of method {self.checkpoint.plan['method']} are made of its input, without what an "
+                        "adapter adds. Adapt other modules, or merge the adapter into the original and convert that")
 
     def _open_taps(self, layer: int) -> list:
         group, (dtype, device) = self.checkpoint.group_of(layer), self._options

@@ -50,8 +50,8 @@ def refuse_conversion(config: Any) -> None:
         )
     try:
         check_format(config.kvconvert, "config.json")
+        kind = kind_of(plan)
         with reading("config.json"):
-            kind = kind_of(plan)
             reason = refusal(kind, config.kvconvert) or kind.why_not_exact(plan, "vLLM")
             unlike = kind.why_unlike_report(plan)
     except ConversionError as error:

@@ -204,7 +204,7 @@ class RefusalsTest(Case):
             if method == "pca":  # latents of the values themselves
                 model(ids)
                 continue
-            with self.assertRaisesRegex(kvconvert.ConversionError, f"layers.5.self_attn.v_proj: a Adapter stands.*method {method}.*merge the adapter"):
+            with self.assertRaisesRegex(kvconvert.ConversionError, f"layers.5.self_attn.v_proj: Adapter stands.*method {method}.*merge the adapter"):
                 model(ids)
             self.assertEqual(model(ids, use_cache=False).logits.shape, before.shape)
 
