@@ -45,7 +45,7 @@ bool is_named(const std::string& name) {
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
-// Any text may have such a name.
+// Any text file may have such a name.
 bool is_licence(const std::string& name) {
   std::string lower = name;
   std::transform(lower.begin(), lower.end(), lower.begin(),

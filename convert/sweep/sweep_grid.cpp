@@ -95,6 +95,9 @@ SweepCandidate conversion_candidate(const std::string& line, std::vector<std::st
     }
   }
   all.insert(all.end(), words.begin(), words.end());
+  const CLI::Option* last = app.get_option_no_throw(all.back());
+  KVC_CHECK_USAGE(last == nullptr || last->get_expected_min() == 0, "{} lacks its value",
+                  all.back());
   all.push_back("--");  // lists of files end here
   all.push_back(checkpoint);
   parse(app, all);
@@ -180,8 +183,6 @@ std::vector<std::string> expand_braces(const std::string& line) {
   std::vector<std::string> lines;
   for (std::size_t begin = open + 1; begin <= close;) {
     const std::size_t end = std::min(line.find(',', begin), close);
-    KVC_CHECK_USAGE(end > begin, "--sweep '{}': an empty value between braces; write {{0.5,0.25}}",
-                    line);
     for (const std::string& rest : rests) {
       lines.push_back(line.substr(0, open) + line.substr(begin, end - begin) + rest);
     }

@@ -95,8 +95,6 @@ class CodedCheckpoint(ConvertedCheckpoint):
         if [layer for store in self.stores for layer in store] != list(range(self.num_layers)):
             raise ConversionError(f"{self.path}: kvconvert.plan.coded does not cover each of {self.num_layers} layers once; convert "
                                   "again")
-        for layers in self.stores:
-            self._check_heads(layers)
         self.files = self.open_files()
 
     def _check_heads(self, layers: list[int]) -> None:
@@ -141,6 +139,7 @@ class CodedCheckpoint(ConvertedCheckpoint):
         heads = num_heads or self.num_kv_heads
         if layers not in self.stores:
             raise ConversionError(f"layers {layers} are not coded together; those that are: {self.stores}")
+        self._check_heads(layers)
         blocks = self.store_blocks(layers, first_head, num_heads)
         if heads < self.num_kv_heads and any(block.head is None for block in blocks):
             raise ConversionError(f"{self.directory}: codes over all KV heads cannot be split; convert with --scope head")

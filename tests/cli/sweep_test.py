@@ -138,10 +138,11 @@ class Sweep(ProgramTest):
 
     def test_plan_reads_a_file_and_writes_nothing(self):
         lines = self.directory / "lines.txt"
-        lines.write_text("# a comment\n\n  coded --kept-ratio {0.5,0.25}\t\nplain --policy h2o:budget=64\n")
+        lines.write_text("# a comment\n\n  coded --kept-ratio {0.5,0.25}\t\nplain --policy h2o:budget=64\ncoded --kept-ratio 0.5{, --gain on}\n")
         plan = json.loads(self.run_ok("kvconvert", *self.arguments(lines), "--plan", "--json").stdout)
         self.assertEqual([row["name"] for row in plan["candidates"]],
-                         ["coded --kept-ratio 0.5", "coded --kept-ratio 0.25", "plain --policy h2o:budget=64"])
+                         ["coded --kept-ratio 0.5", "coded --kept-ratio 0.25", "plain --policy h2o:budget=64",
+                          "coded --kept-ratio 0.5 --gain on"])
         self.assertAlmostEqual(plan["candidates"][1]["kept_ratio"], 0.25, delta=0.01)
         self.assertEqual([path.name for path in self.directory.iterdir()], ["lines.txt"])
         default = json.loads(self.run_ok("kvconvert", *self.arguments("default"), "--plan", "--json").stdout)
@@ -152,7 +153,7 @@ class Sweep(ProgramTest):
                            ("nonesuch --kept-ratio 0.5", "nonesuch"), ("coded --nonesuch", "nonesuch"),
                            ("coded --kept-ratio x", "--kept-ratio"), ("coded --rank 0.5", "--rank"), ("coded --out x", "--out"),
                            ("coded --plan", "--plan"), ("pca --export folded", "--export"), ("plain", "plain"), ("plain --policy full", "--policy"),
-                           ("coded --kept-ratio {0.5,}", "empty value"), ("coded {,--gain}", "empty value"),
+                           ("coded --kept-ratio {0.5,}", "--kept-ratio lacks its value"), ("coded {,--gain}", "--gain lacks"),
                            ("plain --kv-dtype int3", "int3"), ("plain --policy best", "best"), ("", "--sweep")):
             with self.subTest(line):
                 self.assert_refused((2,), (word,), "kvconvert", *self.arguments(line))
