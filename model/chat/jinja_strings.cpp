@@ -83,6 +83,7 @@ std::string strip(std::string_view text, const std::string* characters, Sides si
 
 std::size_t find_text(std::string_view text, std::string_view part, std::size_t at) {
   if (at > text.size() || part.empty()) return at > text.size() ? kNotFound : at;
+  if (part.size() == 1) return text.find(part.front(), at);
   const void* found = ::memmem(text.data() + at, text.size() - at, part.data(), part.size());
   return found == nullptr ? kNotFound
                           : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
