@@ -63,25 +63,9 @@ bool is_sound_heap(std::span<const std::byte> file, std::size_t begin) {
   return true;
 }
 
-// False for a file whose heaps were checked by this process as it is now: stages open theirs once per layer.
-bool is_new_file(const std::filesystem::path& path) {
-  static std::mutex mutex;
-  static std::set<std::tuple<std::string, std::uintmax_t, std::filesystem::file_time_type>> checked;
-  const std::lock_guard lock(mutex);
-  return checked
-      .emplace(std::filesystem::absolute(path).string(), std::filesystem::file_size(path),
-               std::filesystem::last_write_time(path))
-      .second;
-}
-
-}  // namespace
-
-void check_hdf5_heaps(const std::filesystem::path& path) {
+void search_heaps(const std::filesystem::path& path) {
   constexpr std::string_view kSignature = "GCOL";
   constexpr std::size_t kSlice = std::size_t{64} << 20;
-  if (!is_new_file(path)) {
-    return;
-  }
   const MappedFile mapped(path);
   const std::span<const std::byte> bytes = mapped.bytes();
   for (std::size_t begin = 0; begin < bytes.size(); begin += kSlice) {
@@ -94,6 +78,21 @@ void check_hdf5_heaps(const std::filesystem::path& path) {
                 "{}: its strings are damaged: delete the file and make it again", path.string());
     }
     release_pages(slice);
+  }
+}
+
+}  // namespace
+
+void check_hdf5_heaps(const std::filesystem::path& path) {
+  // Files that are sound as they are now: stages open theirs once per layer.
+  static std::mutex mutex;
+  static std::set<std::tuple<std::string, std::uintmax_t, std::filesystem::file_time_type>> sound;
+  const std::tuple file(std::filesystem::absolute(path).string(), std::filesystem::file_size(path),
+                        std::filesystem::last_write_time(path));
+  const std::lock_guard lock(mutex);
+  if (!sound.contains(file)) {
+    search_heaps(path);
+    sound.insert(file);
   }
 }
 

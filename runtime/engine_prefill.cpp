@@ -134,8 +134,7 @@ std::vector<at::Tensor> Engine::read(const std::vector<KvCache*>& caches, const 
 
 void Engine::start_reuse(const Checkpoint& checkpoint, const CacheTypes& types,
                          const EngineOptions& options) {
-  check_reuse(config(), *plan_);
-  check_reuse_options(options.reuse, *policy_, types.kv);
+  check_reuse(options.reuse, *policy_, types.kv, config(), *plan_);
   reuse_ = std::make_unique<PromptReuse>(reuse_model(*decoder_),
                                          donor_format(checkpoint, config(), types.compute,
                                                       store_options().dtype, options.weight_dtype),

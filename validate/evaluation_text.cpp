@@ -56,11 +56,8 @@ TokenSet evaluation_rows(const ValidateOptions& options, const Tokenizer& tokeni
 
 // A row as long as a block, or shorter, is read exactly as a whole.
 void check_blocks(const TokenSet& tokens, std::int64_t block_tokens) {
-  std::size_t longest = 0;
-  for (const auto& row : tokens.sequences) {
-    longest = std::max(longest, row.size());
-  }
-  KVC_CHECK(block_tokens == 0 || block_tokens + 1 < static_cast<std::int64_t>(longest),
+  const std::int64_t longest = longest_row(tokens.sequences);
+  KVC_CHECK(block_tokens == 0 || block_tokens + 1 < longest,
             "--block {}: rows of {} tokens have none behind such a block, so that nothing would be "
             "read through the cache; use a smaller block, or longer rows (--seq-len, --text)",
             block_tokens, longest);

@@ -13,6 +13,15 @@ namespace kvc {
 
 using TokenRows = std::vector<std::vector<std::int64_t>>;
 
+// Tokens of the longest row; 0 of none.
+inline std::int64_t longest_row(const TokenRows& rows) {
+  std::int64_t longest = 0;
+  for (const auto& row : rows) {
+    longest = std::max(longest, static_cast<std::int64_t>(row.size()));
+  }
+  return longest;
+}
+
 // Where the continuation setting starts to score a row of `length` tokens (ValidateOptions::block_tokens).
 inline std::int64_t first_scored(std::int64_t length, std::int64_t block_tokens) {
   return block_tokens > 0 ? std::min(block_tokens, length - 1) : length / 2;

@@ -9,9 +9,8 @@
 
 namespace kvc {
 
-// Bytes of that cache in a row of `length` tokens over those of the `original`'s cache of
-// these tokens. By forecast: where the text decides how many tokens merge, as evenly spread. Nothing for an engine that
-// stores what the original does.
+// Bytes of that cache in a row of `length` tokens over those of the `original`'s cache of these tokens. By forecast: where
+// the text decides how many tokens merge, as evenly spread. Nothing for an engine that stores what the original does.
 std::optional<double> read_ratio(const Engine& engine, const KvPlan& original, std::int64_t length,
                                  std::int64_t block_tokens);
 

@@ -107,14 +107,6 @@ Json task_identity(const ValidateOptions& options, const Checkpoint& reference,
           {"seed", options.seed}};
 }
 
-std::int64_t longest_row(const TokenRows& rows) {
-  std::int64_t longest = 0;
-  for (const auto& row : rows) {
-    longest = std::max(longest, static_cast<std::int64_t>(row.size()));
-  }
-  return longest;
-}
-
 std::size_t rows_per_batch(const TokenRows& rows, std::int64_t vocab_size) {
   const std::int64_t longest = longest_row(rows);
   const std::int64_t row_bytes = longest * vocab_size * 4;

@@ -17,8 +17,9 @@ double half_interval(const Estimate& estimate, std::int64_t count);
 std::vector<std::string> missed_thresholds(const ValidateOptions& options,
                                            const ValidationReport& report);
 
-// One sentence with the way out if the longest row's last token was not scored through a smaller cache, for each threshold that lies in the 95 %
-// interval of what was measured (Student's t over sequences), and for a KL divergence whose interval reaches half of it.
+// One sentence with the way out if the longest row's last token was not scored through a smaller cache, for each threshold
+// that lies in the 95 % interval of what was measured (Student's t over sequences), and for a KL divergence whose interval
+// reaches half of it.
 std::vector<std::string> precision_warnings(const ValidateOptions& options,
                                             const ValidationReport& report);
 

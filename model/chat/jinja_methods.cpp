@@ -84,7 +84,7 @@ Value split_method(Interpreter& interpreter, const Value& self, const Arguments&
   if (separator == nullptr) {
     return strings(interpreter, split_at_space(text, count, from_right));
   }
-  return strings(interpreter, split(text_of(self), *separator, count, from_right));
+  return strings(interpreter, split(text, *separator, count, from_right));
 }
 
 // `test` of the one text or any of a tuple of texts.

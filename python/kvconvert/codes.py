@@ -98,6 +98,7 @@ class CodedCheckpoint(ConvertedCheckpoint):
         self.files = self.open_files()
 
     def _check_heads(self, layers: list[int]) -> None:
+        """Raises ConversionError unless the blocks of a store have each KV head's keys and values once."""
         blocks = [block for block in self.blocks if block.first_layer == layers[0]]
         for part in ("keys", "values"):
             heads = sorted(head for block in blocks if block.part in ("both", part)

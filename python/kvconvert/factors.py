@@ -77,10 +77,15 @@ def block_of(index: int, spec: dict) -> Block:
     if len(counts) != 9 or any(type(count) is not int or not 0 <= count <= MOST_NUMBERS for count in counts) or counts[0] != 0:
         raise TypeError(f"coefficients of block {index}: {counts}, expected nine numbers of at least 0, of which the first is 0")
     return Block(
-        index=index, first_layer=whole_number("first_layer", spec["first_layer"]), num_layers=whole_number("num_layers", spec["num_layers"], 1),
-        head=None if spec.get("head") is None else whole_number("head", spec["head"]), part=one_of("part", spec.get("part", "both"), tuple(PARTS)),
-        bases=whole_number("bases", spec.get("bases", 1), 1), rotated=one_of("rotated", spec.get("rotated", False), (False, True)),
-        coefficients=list(counts), gain=one_of("gain", spec["gain"], (False, True)))
+        index=index,
+        first_layer=whole_number("first_layer", spec["first_layer"]),
+        num_layers=whole_number("num_layers", spec["num_layers"], 1),
+        head=None if spec.get("head") is None else whole_number("head", spec["head"]),
+        part=one_of("part", spec.get("part", "both"), tuple(PARTS)),
+        bases=whole_number("bases", spec.get("bases", 1), 1),
+        rotated=one_of("rotated", spec.get("rotated", False), (False, True)),
+        coefficients=list(counts),
+        gain=one_of("gain", spec["gain"], (False, True)))
 
 
 def check_sizes(block: Block, num_kv_heads: int, head_dim: int) -> None:

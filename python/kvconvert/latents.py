@@ -47,12 +47,13 @@ class LatentGroup:
 
 def group_of(index: int, spec: dict) -> LatentGroup:
     """Raises AttributeError, KeyError and TypeError for a spec that describes no group."""
-    split, rank = one_of("split_kv", spec["split_kv"], (False, True)), whole_number("rank", spec["rank"], 1, MOST_NUMBERS)
+    split = one_of("split_kv", spec["split_kv"], (False, True))
+    rank = whole_number("rank", spec["rank"], 1, MOST_NUMBERS)
     key_rank, value_rank = (whole_number(name, spec[name], 1, MOST_NUMBERS) if split else rank for name in ("key_rank", "value_rank"))
     if split and rank != key_rank + value_rank:
         raise TypeError(f"rank of group {index} is {rank}, expected key_rank {key_rank} + value_rank {value_rank}")
-    return LatentGroup(index, whole_number("first_layer", spec["first_layer"]), whole_number("num_layers", spec["num_layers"], 1), split, rank, key_rank, value_rank,
-                       spec.get("basis") == "calibrated")
+    return LatentGroup(index, whole_number("first_layer", spec["first_layer"]), whole_number("num_layers", spec["num_layers"], 1),
+                       split, rank, key_rank, value_rank, spec.get("basis") == "calibrated")
 
 
 def device_refusal(groups: list[LatentGroup], head_dim: int) -> str | None:

@@ -28,8 +28,7 @@ void check_gpu_reuse(const ReuseOptions& options, const TokenPolicy& policy, KvD
   if (options.donors.empty()) {
     return;
   }
-  check_reuse(config, plan);
-  check_reuse_options(options, policy, kv_dtype);
+  check_reuse(options, policy, kv_dtype, config, plan);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     KVC_CHECK(!config.layer(layer).window || options.retention == Retention::kAll,
               "--device cuda: layer {} has a sliding window, where layers may not drop tokens; add "

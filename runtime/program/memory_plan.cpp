@@ -200,10 +200,7 @@ MemoryPlan cpu_memory_plan(const RunOptions& options, const Prompts& prompts) {
   const CacheTypes types = cache_types(checkpoint, config, options.engine);
   check_generated_block(plan, types.kv);
   check_token_policy(options.engine.policy, plan, config, types.kv);
-  if (!options.engine.reuse.donors.empty()) {
-    check_reuse(config, plan);
-    check_reuse_options(options.engine.reuse, options.engine.policy, types.kv);
-  }
+  check_reuse(options.engine.reuse, options.engine.policy, types.kv, config, plan);
   RunForecast run(plan, options.engine.policy, types, !options.engine.reuse.donors.empty(), prompts,
                   options.generate);
   const Totals totals = follow(run, options.engine.memory_bytes);

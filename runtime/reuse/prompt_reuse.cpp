@@ -30,9 +30,8 @@ std::string tokenizer_hash(const Checkpoint& checkpoint) {
   }
 }
 
-}  // namespace
-
-void check_reuse(const ModelConfig& config, const KvPlan& plan) {
+// RoPE whose angles are those of the position alone; plain layers with a key and a value for every head.
+void check_reused_model(const ModelConfig& config, const KvPlan& plan) {
   const char* way_out = "run it without --donors";
   KVC_CHECK(!config.mla,
             "--donors: not supported with MLA, which caches latents instead of keys and values per "
@@ -63,6 +62,17 @@ void check_reuse_options(const ReuseOptions& options, const TokenPolicy& policy,
                   "--kv-dtype {} with --donors: layers that drop tokens require 16-bit numbers; "
                   "add --reuse retention=all",
                   to_string(kv_dtype));
+}
+
+}  // namespace
+
+void check_reuse(const ReuseOptions& options, const TokenPolicy& policy, KvDtype kv_dtype,
+                 const ModelConfig& config, const KvPlan& plan) {
+  if (options.donors.empty()) {
+    return;
+  }
+  check_reused_model(config, plan);
+  check_reuse_options(options, policy, kv_dtype);
 }
 
 DonorFormat donor_format(const Checkpoint& checkpoint, const ModelConfig& config,

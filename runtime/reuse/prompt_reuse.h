@@ -22,11 +22,10 @@
 
 namespace kvc {
 
-// Error naming what the model or its plan lacks: RoPE whose angles are those of the position alone, plain
-// layers with a key and a value for every head.
-void check_reuse(const ModelConfig& config, const KvPlan& plan);
-// Error naming what does not go beside reuse; kv_dtype: of the cache.
-void check_reuse_options(const ReuseOptions& options, const TokenPolicy& policy, KvDtype kv_dtype);
+// Where there are donors: Error naming what the model or its plan lacks (RoPE whose angles are those of the position alone,
+// plain layers with a key and a value for every head), or what does not go beside reuse. kv_dtype: of the cache.
+void check_reuse(const ReuseOptions& options, const TokenPolicy& policy, KvDtype kv_dtype,
+                 const ModelConfig& config, const KvPlan& plan);
 // What binds entries: everything that keys, values and token ids depend on, the checkpoint's config.json with
 // its RoPE included. `dtype`: of stored keys and values.
 DonorFormat donor_format(const Checkpoint& checkpoint, const ModelConfig& config,
