@@ -22,7 +22,7 @@ void unpack(const TileLayout& layout, const std::uint8_t* tile, std::uint8_t* co
 #if HWY_TARGET == HWY_SCALAR
   unpack_tile_reference(layout, tile, codes);
 #else
-  unpack_codes(layout, tile, codes);
+  unpack_codes(layout, tile, kTileTokens, codes);
 #endif
 }
 

@@ -24,7 +24,7 @@ namespace kvc::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Tokens first .. last - 1 of a tile.
+// Tokens first .. last - 1 of a group of tiles.
 struct TokenRange {
   std::int64_t first, last;
 };
@@ -38,24 +38,22 @@ class CodeSums {
         gain_sum_(max_.size(), 0),
         codes_(static_cast<std::size_t>(num_heads * num_coefficients) * hn::Lanes(Tokens()), 0) {}
 
-  // Heads head .. head + count - 1, one tile. scores [count, kTileTokens]; are overwritten.
-  void add(std::int64_t head, std::int64_t count, const TileCodes& codes, std::int64_t,
+  // Heads head .. head + count - 1, at most kHeadsTogether. scores [count, kGroupTokens]; are overwritten.
+  void add(std::int64_t head, std::int64_t count, const TileCodes& codes, std::int64_t tiles,
            const TokenRange& seen, float softcap, float* scores) {
     for (std::int64_t i = 0; i < count; ++i) {
-      exponentiate(head + i, codes.gains(0), seen, softcap, scores + i * kTileTokens);
+      exponentiate(head + i, codes.gains(0), tiles * kTileTokens, seen, softcap,
+                   scores + i * kGroupTokens);
     }
-    const Tokens d;
-    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-    for (std::int64_t c = 0; c < num_coefficients_; ++c) {
-      for (std::int64_t i = 0; i < count; ++i) {
-        float* to = codes_of(head + i) + c * lanes;
-        TokenVec sum = hn::LoadU(d, to);
-        for (std::int64_t token = 0; token < kTileTokens; token += lanes) {
-          sum = hn::MulAdd(codes.floats(c, token), hn::LoadU(d, scores + i * kTileTokens + token),
-                           sum);
-        }
-        hn::StoreU(sum, d, to);
-      }
+    switch (count) {
+      case 1:
+        return add_codes<1>(head, codes, tiles, scores);
+      case 2:
+        return add_codes<2>(head, codes, tiles, scores);
+      case 3:
+        return add_codes<3>(head, codes, tiles, scores);
+      default:
+        return add_codes<kHeadsTogether>(head, codes, tiles, scores);
     }
   }
 
@@ -82,20 +80,67 @@ class CodeSums {
     return codes_.data() + static_cast<std::size_t>(head * num_coefficients_) * hn::Lanes(Tokens());
   }
 
-  // Scores become exp(score - max) * gain, 0 for unseen tokens.
-  void exponentiate(std::int64_t head, const float* gains, const TokenRange& seen, float softcap,
-                    float* scores) {
+  // weights [kHeads, kGroupTokens]
+  template <int kHeads>
+  void add_codes(std::int64_t head, const TileCodes& codes, std::int64_t tiles,
+                 const float* weights) {
+    const std::int64_t stride = num_coefficients_ * static_cast<std::int64_t>(hn::Lanes(Tokens()));
+    float* to = codes_of(head);
+    std::int64_t c = 0;
+    for (; c + 2 <= num_coefficients_; c += 2) {
+      add_rows<kHeads, 2>(c, codes, tiles, weights, stride, to);
+    }
+    if (c < num_coefficients_) {
+      add_rows<kHeads, 1>(c, codes, tiles, weights, stride, to);
+    }
+  }
+  // Coefficients c .. c + kRows - 1.
+  template <int kHeads, int kRows>
+  HWY_INLINE void add_rows(std::int64_t c, const TileCodes& codes, std::int64_t tiles,
+                           const float* weights, std::int64_t stride, float* to) {
+    const Tokens d;
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    to += c * lanes;
+    TokenVec sums[kHeads][kRows];
+    for (int i = 0; i < kHeads; ++i) {
+      for (int row = 0; row < kRows; ++row) {
+        sums[i][row] = hn::LoadU(d, to + i * stride + row * lanes);
+      }
+    }
+    const std::uint8_t* rows = codes.rows(0) + c * TileCodes::kRowStride;
+    for (std::int64_t token = 0; token < tiles * kTileTokens; token += lanes) {
+      TokenVec numbers[kRows];
+      for (int row = 0; row < kRows; ++row) {
+        numbers[row] = float_codes(rows + row * TileCodes::kRowStride + token);
+      }
+      for (int i = 0; i < kHeads; ++i) {
+        const TokenVec weight = hn::LoadU(d, weights + i * kGroupTokens + token);
+        for (int row = 0; row < kRows; ++row) {
+          sums[i][row] = hn::MulAdd(numbers[row], weight, sums[i][row]);
+        }
+      }
+    }
+    for (int i = 0; i < kHeads; ++i) {
+      for (int row = 0; row < kRows; ++row) {
+        hn::StoreU(sums[i][row], d, to + i * stride + row * lanes);
+      }
+    }
+  }
+
+  // Scores of `count` tokens become exp(score - max) * gain, 0 for unseen tokens.
+  void exponentiate(std::int64_t head, const float* gains, std::int64_t count,
+                    const TokenRange& seen, float softcap, float* scores) {
     const Tokens d;
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
     if (softcap != 0) {
-      for (std::int64_t token = 0; token < kTileTokens; token += lanes) {
+      for (std::int64_t token = 0; token < count; token += lanes) {
         hn::StoreU(cap_score(d, hn::LoadU(d, scores + token), softcap), d, scores + token);
       }
     }
     std::fill(scores, scores + seen.first, -INFINITY);
-    std::fill(scores + seen.last, scores + kTileTokens, -INFINITY);
+    std::fill(scores + seen.last, scores + count, -INFINITY);
     TokenVec largest = hn::LoadU(d, scores);
-    for (std::int64_t token = lanes; token < kTileTokens; token += lanes) {
+    for (std::int64_t token = lanes; token < count; token += lanes) {
       largest = hn::Max(largest, hn::LoadU(d, scores + token));
     }
     float& max = max_[static_cast<std::size_t>(head)];
@@ -105,7 +150,7 @@ class CodeSums {
       rescale(head, std::exp(before - max));
     }
     TokenVec sum = hn::Zero(d), with_gain = hn::Zero(d);
-    for (std::int64_t token = 0; token < kTileTokens; token += lanes) {
+    for (std::int64_t token = 0; token < count; token += lanes) {
       const TokenVec e = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + token), hn::Set(d, max)));
       const TokenVec weight = hn::Mul(e, hn::LoadU(d, gains + token));
       sum = hn::Add(sum, e);

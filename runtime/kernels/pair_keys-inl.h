@@ -138,7 +138,7 @@ class PairKeys {
     }
     const std::uint8_t* codes[2];
     for (int c = 0; c < 2; ++c) {
-      codes[c] = codes_ + of.pair.coefficients[c] * kTileTokens + token;
+      codes[c] = codes_ + of.pair.coefficients[c] * Codes::kRowStride + token;
     }
     const float* cos = kTurn ? turns_.cos(of.turn) + token : nullptr;
     const float* sin = kTurn ? turns_.sin(of.turn) + token : nullptr;

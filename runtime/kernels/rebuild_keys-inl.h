@@ -33,7 +33,12 @@ class TileKeys {
         rope_(params.raw_keys.rope),
         turns_(rope_),
         keys_(static_cast<std::size_t>(params.head_dim * kTileTokens)),
-        query_(static_cast<std::size_t>(kHeadsTogether * params.head_dim)) {}
+        query_(static_cast<std::size_t>(kHeadsTogether * params.head_dim)) {
+    for (std::int64_t kv_head = 0; kv_head < params.num_kv_heads; ++kv_head) {
+      const std::vector<IntegerRows>& of_head = rows_[kv_head].bases();
+      bases_.emplace_back(of_head.begin(), of_head.end());
+    }
+  }
 
   // Positions of the following tiles, if their tokens are not consecutive. [kTileTokens]
   void set_positions(const std::int32_t* positions) { turns_.set(positions); }
@@ -43,11 +48,13 @@ class TileKeys {
     float products[IntegerRows::kRows * kTileTokens];
     for (std::size_t i = 0; i < rows.bases().size(); ++i) {
       const IntegerRows& basis = rows.bases()[i];
+      const PairedRows& integers = bases_[static_cast<std::size_t>(kv_head)][i];
+      integers.spread(codes.rows(tile), pairs_);
       const std::int32_t* channels = rows.channels(static_cast<std::int64_t>(i));
       for (std::int64_t row = 0; row < basis.num_rows(); ++row) {
         const std::int64_t in_block = row % IntegerRows::kRows;
         if (in_block == 0) {
-          multiply_codes(basis, row, codes, products);
+          integers.multiply(row, pairs_, products);
         }
         finish(rows, channels[row], basis.scale(row), products + in_block * kTileTokens,
                codes.gains(tile));
@@ -115,8 +122,10 @@ class TileKeys {
   const CodedKeyRows* rows_;
   RopeAngles rope_;
   TileTurns turns_;
-  std::vector<float> keys_;   // [head_dim, kTileTokens]
-  std::vector<float> query_;  // [kHeadsTogether, head_dim]
+  std::vector<std::vector<PairedRows>> bases_;  // [num_kv_heads, bases]
+  AlignedVector<std::int16_t> pairs_;           // of a tile's codes
+  std::vector<float> keys_;                     // [head_dim, kTileTokens]
+  std::vector<float> query_;                    // [kHeadsTogether, head_dim]
 };
 
 #endif  // HWY_TARGET != HWY_SCALAR

@@ -58,47 +58,65 @@ class RotatedKeys {
   void set_positions(const std::int32_t* positions) { means_.set_positions(positions); }
   void rebuild(std::int64_t kv_head, const TileCodes& codes, std::int64_t tile) {
     of_head_ = rows_ + kv_head;
-    codes_ = &codes;
+    codes_ = codes.rows(tile);
     gains_ = codes.gains(tile);
   }
   void score(std::int64_t head, std::int64_t count, std::int64_t position, std::int64_t stride,
              float* scores) {
-    const Tokens d;
-    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-    const float* queries[kHeadsTogether];
-    float offsets[kHeadsTogether];
-    for (std::int64_t i = 0; i < kHeadsTogether; ++i) {
-      const auto of = static_cast<std::size_t>(head + std::min(i, count - 1));
-      queries[i] = queries_[of].data();
-      offsets[i] = offsets_[of];
+    switch (count) {
+      case 1:
+        return score_heads<1>(head, position, stride, scores);
+      case 2:
+        return score_heads<2>(head, position, stride, scores);
+      case 3:
+        return score_heads<3>(head, position, stride, scores);
+      default:
+        return score_heads<kHeadsTogether>(head, position, stride, scores);
     }
-    const std::vector<CodedKeyRows::RotatedWeight>& weights = of_head_->rotated();
-    for (std::int64_t token = 0; token < kTileTokens; token += lanes) {
-      TokenVec sums[kHeadsTogether];
-      for (std::int64_t i = 0; i < kHeadsTogether; ++i) {
-        sums[i] = hn::Set(d, offsets[i]);
-      }
-      for (std::size_t c = 0; c < weights.size(); ++c) {
-        const TokenVec code = codes_->floats(weights[c].coefficient, token);
-        for (std::int64_t i = 0; i < kHeadsTogether; ++i) {
-          sums[i] = hn::MulAdd(hn::Set(d, queries[i][c]), code, sums[i]);
-        }
-      }
-      const TokenVec gains = hn::LoadU(d, gains_ + token);
-      for (std::int64_t i = 0; i < count; ++i) {
-        hn::StoreU(hn::Mul(sums[i], gains), d, scores + i * stride + token);
-      }
-    }
-    means_.add<kHeadsTogether>(head, count, position, stride, scores);
   }
 
  private:
+  static constexpr std::int64_t kVecs = 2;  // of tokens together
+
+  template <int kHeads>
+  void score_heads(std::int64_t head, std::int64_t position, std::int64_t stride, float* scores) {
+    const Tokens d;
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    const std::vector<CodedKeyRows::RotatedWeight>& weights = of_head_->rotated();
+    const float* queries[kHeads];
+    for (std::int64_t i = 0; i < kHeads; ++i) {
+      queries[i] = queries_[static_cast<std::size_t>(head + i)].data();
+    }
+    for (std::int64_t token = 0; token < kTileTokens; token += kVecs * lanes) {
+      TokenVec sums[kHeads][kVecs];
+      for (std::int64_t i = 0; i < kHeads; ++i) {
+        sums[i][0] = sums[i][1] = hn::Set(d, offsets_[static_cast<std::size_t>(head + i)]);
+      }
+      for (std::size_t c = 0; c < weights.size(); ++c) {
+        const std::uint8_t* row = codes_ + weights[c].coefficient * TileCodes::kRowStride + token;
+        const TokenVec first = float_codes(row), second = float_codes(row + lanes);
+        for (std::int64_t i = 0; i < kHeads; ++i) {
+          const TokenVec query = hn::Set(d, queries[i][c]);
+          sums[i][0] = hn::MulAdd(query, first, sums[i][0]);
+          sums[i][1] = hn::MulAdd(query, second, sums[i][1]);
+        }
+      }
+      for (std::int64_t vec = 0; vec < kVecs; ++vec) {
+        const TokenVec gains = hn::LoadU(d, gains_ + token + vec * lanes);
+        for (std::int64_t i = 0; i < kHeads; ++i) {
+          hn::StoreU(hn::Mul(sums[i][vec], gains), d, scores + i * stride + token + vec * lanes);
+        }
+      }
+    }
+    means_.add<kHeads>(head, kHeads, position, stride, scores);
+  }
+
   const CodedKeyRows* rows_;
   TurnedMeans means_;
   std::vector<std::vector<float>> queries_;  // [num_heads], weighted
   std::vector<float> offsets_;               // [num_heads]
   const CodedKeyRows* of_head_ = nullptr;
-  const TileCodes* codes_ = nullptr;
+  const std::uint8_t* codes_ = nullptr;
   const float* gains_ = nullptr;
 };
 

@@ -10,8 +10,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
+#include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/integer_rows.h"
 #include "runtime/kernels/unpack_tile-inl.h"
 
@@ -25,6 +27,8 @@ using Tokens = hn::CappedTag<float, 16>;
 using TokenVec = hn::Vec<Tokens>;
 
 inline constexpr std::int64_t kHeadsTogether = 4;  // query heads of one KV head
+inline constexpr std::int64_t kGroupTiles = 4;     // that are read together
+inline constexpr std::int64_t kGroupTokens = kGroupTiles * kTileTokens;
 
 HWY_INLINE TokenVec float_codes(const std::uint8_t* codes) {
   const Tokens d;
@@ -33,28 +37,24 @@ HWY_INLINE TokenVec float_codes(const std::uint8_t* codes) {
   return hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, codes)));
 }
 
-// Gains of a tile's tokens, and a byte per code, padded with zeros to whole quads of coefficients, at least one.
+// Gains and codes of kTiles tiles, a byte per code, padded with zeros to whole quads of coefficients, at least one.
 class TileCodes {
  public:
-  static constexpr std::int64_t kTiles = 1;  // that are read together
+  static constexpr std::int64_t kTiles = kGroupTiles;
+  static constexpr std::int64_t kRowStride = kGroupTokens;  // a row has a coefficient of all tiles
 
   explicit TileCodes(const TileLayout& layout)
-      : layout_(layout), rows_(padded(layout.num_coefficients()) * kTileTokens, 0) {}
+      : layout_(layout), rows_(padded(layout.num_coefficients()) * kRowStride, 0) {}
 
-  void read(const std::uint8_t* tile, std::int64_t) {
-    unpack_codes(layout_, tile, rows_.data());
-    unpack_gains(layout_, tile, gains_);
+  void read(const std::uint8_t* from, std::int64_t tile) {
+    unpack_codes(layout_, from, kRowStride, rows_.data() + tile * kTileTokens);
+    unpack_gains(layout_, from, gains_ + tile * kTileTokens);
   }
 
-  const float* gains(std::int64_t) const { return gains_; }  // [kTileTokens]
-  const std::uint8_t* rows(std::int64_t) const {
-    return rows_.data();
-  }  // [coefficients, kTileTokens]
-
-  // For tokens `token` on, a vector.
-  TokenVec floats(std::int64_t coefficient, std::int64_t token) const {
-    return float_codes(rows_.data() + coefficient * kTileTokens + token);
-  }
+  // From a tile on.
+  const float* gains(std::int64_t tile) const { return gains_ + tile * kTileTokens; }
+  // Rows of coefficients, kRowStride bytes apart, from the tile's tokens on.
+  const std::uint8_t* rows(std::int64_t tile) const { return rows_.data() + tile * kTileTokens; }
 
  private:
   static std::size_t padded(std::int64_t count) {
@@ -63,34 +63,104 @@ class TileCodes {
   }
 
   TileLayout layout_;
-  float gains_[kTileTokens] = {};
-  std::vector<std::uint8_t> rows_;
+  float gains_[kGroupTokens] = {};
+  AlignedVector<std::uint8_t> rows_;
 };
 
-// Sums of codes times integers of kRows rows from `row` on. to: [kRows, kTileTokens]
-inline void multiply_codes(const IntegerRows& rows, std::int64_t row, const TileCodes& codes,
-                           float* to) {
-  constexpr std::int64_t kRows = IntegerRows::kRows, kQuad = IntegerRows::kQuad;
-  const Tokens d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  for (std::int64_t token = 0; token < kTileTokens; token += lanes) {
-    TokenVec sums[kRows] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d),
-                            hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
-    for (std::int64_t c = 0; c < rows.num_quads() * kQuad; ++c) {
-      const TokenVec code = codes.floats(rows.coefficients()[c], token);
-      const std::int64_t place = c / kQuad * kRows * kQuad + c % kQuad;
-      const std::int8_t* high = rows.high(row) + place;
-      const std::int8_t* low = c < rows.num_wide() ? rows.low(row) + place : nullptr;
-      for (std::int64_t i = 0; i < kRows; ++i) {
-        const int weight = 256 * high[i * kQuad] + (low == nullptr ? 0 : low[i * kQuad]);
-        sums[i] = hn::MulAdd(code, hn::Set(d, static_cast<float>(weight)), sums[i]);
+// Rows of integers as 16-bit numbers, for products of pairs of coefficients.
+class PairedRows {
+ public:
+  explicit PairedRows(const IntegerRows& rows) : rows_(&rows) {
+    const std::int64_t of_block = rows.num_quads() * kBlock;
+    integers_.resize(static_cast<std::size_t>((rows.num_rows() + kRows - 1) / kRows * of_block));
+    std::int16_t* to = integers_.data();
+    for (std::int64_t row = 0; row < rows.num_rows(); row += kRows, to += of_block) {
+      const std::int8_t *high = rows.high(row), *low = rows.low(row);
+      const std::int64_t wide = rows.num_wide() / kQuad * kBlock;
+      for (std::int64_t i = 0; i < wide; ++i) {
+        to[i] = static_cast<std::int16_t>(256 * high[i] + low[i]);
+      }
+      for (std::int64_t i = wide; i < of_block; ++i) {
+        to[i] = static_cast<std::int16_t>(256 * high[i]);
       }
     }
-    for (std::int64_t i = 0; i < kRows; ++i) {
-      hn::StoreU(sums[i], d, to + i * kTileTokens + token);
+  }
+
+  // The numbers of a tile's codes that multiply() takes. [quads, 2, kTileTokens, 2]
+  void spread(const std::uint8_t* codes, AlignedVector<std::int16_t>& pairs) const {
+    const Integers d;
+    const hn::Rebind<std::uint8_t, Integers> d8;
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    const std::int64_t count = rows_->num_quads() * kQuad;
+    pairs.resize(static_cast<std::size_t>(count * kTileTokens));
+    std::int16_t* to = pairs.data();
+    for (std::int64_t c = 0; c < count; c += 2) {
+      const std::uint8_t* first = codes + rows_->coefficients()[c] * TileCodes::kRowStride;
+      const std::uint8_t* second = codes + rows_->coefficients()[c + 1] * TileCodes::kRowStride;
+      for (std::int64_t token = 0; token < kTileTokens; token += lanes, to += 2 * lanes) {
+        const auto low = hn::PromoteTo(d, hn::LoadU(d8, first + token));
+        const auto high = hn::PromoteTo(d, hn::LoadU(d8, second + token));
+        hn::StoreU(hn::BitCast(Pairs(), hn::Or(low, hn::ShiftLeft<16>(high))), Pairs(), to);
+      }
     }
   }
-}
+
+  // Sums of a tile's codes times the integers of IntegerRows::kRows rows from `row` on, exactly. to: [kRows, kTileTokens]
+  void multiply(std::int64_t row, const AlignedVector<std::int16_t>& pairs, float* to) const {
+    constexpr auto kStep = kVecs * static_cast<std::int64_t>(hn::MaxLanes(Integers()));
+    for (std::int64_t i = 0; i < kRows; i += kRowsTogether) {
+      const std::int16_t* weights = integers_.data() + (row * rows_->num_quads() + i) * kQuad;
+      for (std::int64_t token = 0; token < kTileTokens; token += kStep) {
+        multiply_some(weights, pairs.data() + 2 * token, to + i * kTileTokens + token);
+      }
+    }
+  }
+
+ private:
+  using Integers = hn::Rebind<std::int32_t, Tokens>;
+  using Pairs = hn::Repartition<std::int16_t, Integers>;
+  static constexpr std::int64_t kRows = IntegerRows::kRows, kQuad = IntegerRows::kQuad;
+  static constexpr std::int64_t kBlock = kRows * kQuad;
+  static constexpr std::int64_t kRowsTogether = 4, kVecs = 2;
+
+  HWY_INLINE void multiply_some(const std::int16_t* weights, const std::int16_t* pairs,
+                                float* to) const {
+    const Integers d;
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    hn::Vec<Integers> sums[kRowsTogether][kVecs], others[kRowsTogether][kVecs];
+    for (int i = 0; i < kRowsTogether; ++i) {
+      for (int vec = 0; vec < kVecs; ++vec) {
+        sums[i][vec] = others[i][vec] = hn::Zero(d);
+      }
+    }
+    for (std::int64_t quad = 0; quad < rows_->num_quads(); ++quad, weights += kBlock) {
+      for (std::int64_t half = 0; half < 2; ++half, pairs += 2 * kTileTokens) {
+        hn::Vec<Pairs> codes[kVecs];
+        for (int vec = 0; vec < kVecs; ++vec) {
+          codes[vec] = hn::LoadU(Pairs(), pairs + 2 * vec * lanes);
+        }
+        for (int i = 0; i < kRowsTogether; ++i) {
+          std::int32_t both;
+          std::memcpy(&both, weights + i * kQuad + 2 * half, sizeof(both));
+          const auto weight = hn::BitCast(Pairs(), hn::Set(d, both));
+          for (int vec = 0; vec < kVecs; ++vec) {
+            sums[i][vec] =
+                hn::ReorderWidenMulAccumulate(d, codes[vec], weight, sums[i][vec], others[i][vec]);
+          }
+        }
+      }
+    }
+    for (int i = 0; i < kRowsTogether; ++i) {
+      for (int vec = 0; vec < kVecs; ++vec) {
+        const auto sum = hn::RearrangeToOddPlusEven(sums[i][vec], others[i][vec]);
+        hn::StoreU(hn::ConvertTo(Tokens(), sum), Tokens(), to + i * kTileTokens + vec * lanes);
+      }
+    }
+  }
+
+  const IntegerRows* rows_;
+  AlignedVector<std::int16_t> integers_;  // [blocks of rows, quads, kRows, kQuad]
+};
 
 #endif  // HWY_TARGET != HWY_SCALAR
 }  // namespace kvc::HWY_NAMESPACE

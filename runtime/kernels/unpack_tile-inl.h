@@ -8,8 +8,10 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "runtime/kernels/code_tiles.h"
 
@@ -19,89 +21,148 @@ namespace kvc::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-using Bytes = hn::FixedTag<std::uint8_t, 16>;
-using ByteVec = hn::Vec<Bytes>;
+// A block of 16 bytes for each of the coefficients that are unpacked together: two, or one with short vectors.
+using Blocks = hn::CappedTag<std::uint8_t, kTileTokens>;
+using BlockVec = hn::Vec<Blocks>;
+inline constexpr std::int64_t kBlockTokens = 16;
 
-// kTileTokens bytes.
-struct TileBytes {
-  ByteVec first, second;
+// Tokens 0 to 15 and 16 to 31 of each coefficient.
+struct TokenBlocks {
+  BlockVec first, second;
 };
 
-// Bytes that hold kBits bits of one token and kBits of the next, as a byte for each.
+// kBytes bytes at `from`, and as many at `next`, repeated in each one's block.
+template <int kBytes>
+HWY_INLINE BlockVec load_blocks(const std::uint8_t* from, const std::uint8_t* next) {
+  using Number = std::conditional_t<kBytes == 8, std::uint64_t, std::uint32_t>;
+  const hn::FixedTag<std::uint8_t, 16> d16;
+  const auto block = [&](const std::uint8_t* bytes) {
+    if constexpr (kBytes == 16) {
+      return hn::LoadU(d16, bytes);
+    } else {
+      Number number;
+      std::memcpy(&number, bytes, kBytes);
+      return hn::BitCast(d16, hn::Set(hn::FixedTag<Number, 16 / kBytes>(), number));
+    }
+  };
+#if HWY_TARGET <= HWY_AVX2
+  return hn::Combine(Blocks(), block(next), block(from));
+#else
+  (void)next;
+  return block(from);
+#endif
+}
+
+// Bytes that hold kBits bits of one token and kBits of the next, as a byte for each: of the first half of every block,
+// and of the second.
 template <int kBits>
-TileBytes split_bytes(ByteVec both) {
-  const Bytes d;
+HWY_INLINE TokenBlocks split_bytes(BlockVec both) {
+  const Blocks d;
+  const hn::Repartition<std::uint16_t, Blocks> d16;
   const auto mask = hn::Set(d, static_cast<std::uint8_t>((1 << kBits) - 1));
   const auto even = hn::And(both, mask);
-  const hn::Repartition<std::uint16_t, Bytes> d16;
-  const auto shifted = hn::BitCast(d, hn::ShiftRight<kBits>(hn::BitCast(d16, both)));
-  const auto odd = hn::And(shifted, mask);
+  const auto odd = hn::And(hn::BitCast(d, hn::ShiftRight<kBits>(hn::BitCast(d16, both))), mask);
   return {hn::InterleaveLower(d, even, odd), hn::InterleaveUpper(d, even, odd)};
 }
 
-inline ByteVec load_bytes(const std::uint8_t* from, std::size_t count) {
-  HWY_ALIGN std::uint8_t bytes[16] = {};
-  std::memcpy(bytes, from, count);
-  return hn::Load(Bytes(), bytes);
+// A plane of kBits bits, two or four.
+template <int kBits>
+HWY_INLINE TokenBlocks plane_codes(const std::uint8_t* from, const std::uint8_t* next) {
+  const TokenBlocks halves = split_bytes<4>(load_blocks<kBits * kTileTokens / 8>(from, next));
+  return kBits == 4 ? halves : split_bytes<2>(halves.first);
 }
 
-// One plane; `from` moves behind it.
-inline TileBytes next_plane(int bits, const std::uint8_t*& from) {
-  const Bytes d;
-  const std::uint8_t* plane = from;
-  from += bits * kTileTokens / 8;
-  switch (bits) {
-    case 8:
-      return {hn::LoadU(d, plane), hn::LoadU(d, plane + 16)};
-    case 4:
-      return split_bytes<4>(hn::LoadU(d, plane));
-    case 2:
-      return split_bytes<2>(split_bytes<4>(load_bytes(plane, 8)).first);
-    default: {
-      const ByteVec pairs = split_bytes<4>(load_bytes(plane, 4)).first;
-      return split_bytes<1>(split_bytes<2>(pairs).first);
-    }
+// -1 where a token's bit is set, else 0.
+HWY_INLINE TokenBlocks plane_of_bits(const std::uint8_t* from, const std::uint8_t* next) {
+  const Blocks d;
+  alignas(32) static constexpr std::uint8_t kBytes[2 * kTileTokens] = {
+      0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0,
+      0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3,
+      3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3};
+  const auto bit =
+      hn::BitCast(d, hn::Set(hn::Repartition<std::uint64_t, Blocks>(), 0x8040201008040201));
+  const BlockVec bits = load_blocks<4>(from, next);
+  const auto of_half = [&](const std::uint8_t* bytes) {
+    const auto own = hn::And(hn::TableLookupBytes(bits, hn::Load(d, bytes)), bit);
+    return hn::VecFromMask(d, hn::Eq(own, bit));
+  };
+  return {of_half(kBytes), of_half(kBytes + kTileTokens)};
+}
+
+template <int kBits>
+HWY_INLINE BlockVec shift_codes(BlockVec codes) {  // no byte overflows
+  const hn::Repartition<std::uint16_t, Blocks> d16;
+  return hn::BitCast(Blocks(), hn::ShiftLeft<kBits>(hn::BitCast(d16, codes)));
+}
+
+// Codes of the coefficient at `from`, and of that at `next`, of 1 to 7 bits.
+template <int kBits>
+HWY_INLINE TokenBlocks next_codes(const std::uint8_t* from, const std::uint8_t* next) {
+  const Blocks d;
+  constexpr int kWide = kBits & 4, kMiddle = kBits & 2;
+  TokenBlocks codes{hn::Zero(d), hn::Zero(d)};
+  if constexpr (kWide != 0) {
+    codes = plane_codes<4>(from, next);
+    from += kWide * kTileTokens / 8;
+    next += kWide * kTileTokens / 8;
   }
-}
-
-// Shifts by 1, 2 or 4 bits; no byte overflows.
-inline ByteVec shift_left(ByteVec v, int bits) {
-  const Bytes d;
-  return bits == 1 ? hn::Add(v, v)
-         : bits == 2
-             ? hn::BitCast(
-                   d, hn::ShiftLeft<2>(hn::BitCast(hn::Repartition<std::uint16_t, Bytes>(), v)))
-             : hn::BitCast(
-                   d, hn::ShiftLeft<4>(hn::BitCast(hn::Repartition<std::uint16_t, Bytes>(), v)));
-}
-
-// A coefficient of `bits` bits; `from` moves behind it.
-inline TileBytes next_codes(int bits, const std::uint8_t*& from) {
-  int plane = kWidestCode;
-  while ((bits & plane) == 0) {
-    plane /= 2;
+  if constexpr (kMiddle != 0) {
+    const TokenBlocks low = plane_codes<2>(from, next);
+    codes = {hn::Or(shift_codes<2>(codes.first), low.first),
+             hn::Or(shift_codes<2>(codes.second), low.second)};
+    from += kMiddle * kTileTokens / 8;
+    next += kMiddle * kTileTokens / 8;
   }
-  TileBytes codes = next_plane(plane, from);
-  while ((plane /= 2) > 0) {
-    if ((bits & plane) != 0) {
-      const TileBytes low = next_plane(plane, from);
-      codes = {hn::Or(shift_left(codes.first, plane), low.first),
-               hn::Or(shift_left(codes.second, plane), low.second)};
-    }
+  if constexpr ((kBits & 1) != 0) {
+    const TokenBlocks low = plane_of_bits(from, next);
+    codes = {hn::Sub(hn::Add(codes.first, codes.first), low.first),
+             hn::Sub(hn::Add(codes.second, codes.second), low.second)};
   }
   return codes;
 }
 
-// codes: [num_coefficients, kTileTokens]
-inline void unpack_codes(const TileLayout& layout, const std::uint8_t* tile, std::uint8_t* codes) {
-  const Bytes d;
-  for (int bits = kWidestCode; bits >= 1; --bits) {
-    for (std::int64_t i = 0; i < layout.coefficients[bits]; ++i, codes += kTileTokens) {
-      const TileBytes bytes = next_codes(bits, tile);
-      hn::StoreU(bytes.first, d, codes);
-      hn::StoreU(bytes.second, d, codes + 16);
+// `count` coefficients of kBits bits, from the tile's bytes at `from`; both pointers move behind them.
+template <int kBits>
+HWY_INLINE void unpack_coefficients(std::int64_t count, std::int64_t stride,
+                                    const std::uint8_t*& from, std::uint8_t*& codes) {
+  constexpr std::int64_t kBytes = kBits * kTileTokens / 8;
+  if constexpr (kBits == kWidestCode) {
+    for (std::int64_t i = 0; i < count; ++i, codes += stride) {
+      std::memcpy(codes, from + i * kBytes, kBytes);
+    }
+  } else {
+    const Blocks d;
+    constexpr auto kTogether = static_cast<std::int64_t>(hn::MaxLanes(Blocks()) / kBlockTokens);
+    for (std::int64_t i = 0; i < count; i += kTogether) {
+      const std::uint8_t* at = from + i * kBytes;
+      const bool last = i + 1 == count;
+      const TokenBlocks tokens = next_codes<kBits>(at, last ? at : at + kBytes);
+#if HWY_TARGET <= HWY_AVX2
+      hn::StoreU(hn::ConcatLowerLower(d, tokens.second, tokens.first), d, codes);
+      if (!last) {
+        hn::StoreU(hn::ConcatUpperUpper(d, tokens.second, tokens.first), d, codes + stride);
+      }
+#else
+      hn::StoreU(tokens.first, d, codes);
+      hn::StoreU(tokens.second, d, codes + kBlockTokens);
+#endif
+      codes += std::min(kTogether, count - i) * stride;
     }
   }
+  from += count * kBytes;
+}
+
+// codes: num_coefficients rows of kTileTokens, `stride` bytes apart.
+inline void unpack_codes(const TileLayout& layout, const std::uint8_t* tile, std::int64_t stride,
+                         std::uint8_t* codes) {
+  unpack_coefficients<8>(layout.coefficients[8], stride, tile, codes);
+  unpack_coefficients<7>(layout.coefficients[7], stride, tile, codes);
+  unpack_coefficients<6>(layout.coefficients[6], stride, tile, codes);
+  unpack_coefficients<5>(layout.coefficients[5], stride, tile, codes);
+  unpack_coefficients<4>(layout.coefficients[4], stride, tile, codes);
+  unpack_coefficients<3>(layout.coefficients[3], stride, tile, codes);
+  unpack_coefficients<2>(layout.coefficients[2], stride, tile, codes);
+  unpack_coefficients<1>(layout.coefficients[1], stride, tile, codes);
 }
 
 // As tile_gains(): a table in one vector of 8 floats or more.

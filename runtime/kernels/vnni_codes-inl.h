@@ -16,6 +16,7 @@
 #include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/code_tiles.h"
 #include "runtime/kernels/integer_rows.h"
+#include "runtime/kernels/tile_products-inl.h"
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 #define KVC_HAS_VNNI_CODES 1
@@ -24,9 +25,6 @@
 
 KVC_BEFORE_VNNI();
 namespace kvc::HWY_NAMESPACE {
-
-inline constexpr std::int64_t kGroupTiles = 4;  // that are read together
-inline constexpr std::int64_t kGroupTokens = kGroupTiles * kTileTokens;
 
 // Bytes of each output byte's 64-bit lane, and the place of its 8 bits there.
 struct PlaneTable {
@@ -126,6 +124,7 @@ HWY_INLINE void unpack_width(std::int64_t count, const std::uint8_t* end, const 
 class VnniCodes {
  public:
   static constexpr std::int64_t kTiles = kGroupTiles;
+  static constexpr std::int64_t kRowStride = kTileTokens;  // a row has a coefficient of one tile
 
   explicit VnniCodes(const TileLayout& layout)
       : layout_(layout),
