@@ -42,20 +42,20 @@ def compare(found, expected, ends):
         logits, reference = found[f"logits.{i}"], expected[f"logits.{i}"]
         if logits.shape != reference.shape or not numpy.isfinite(logits).all():
             raise EngineError(f"logits of prompt {i}: shape {logits.shape}, expected {reference.shape} finite numbers")
-        difference = max(difference, float(numpy.abs(log_softmax(logits) - log_softmax(reference)).max()))
+        difference = numpy.maximum(difference, numpy.abs(log_softmax(logits) - log_softmax(reference)).max())  # NaN, if one is
         spread.append(reference.ravel())
         texts = [until_end(answer[f"tokens.{i}"].tolist(), ends) for answer in (found, expected)]
         equal += equal_from_start(*texts)
         total += max(map(len, texts))
-    return {"max_logit_difference": difference / float(numpy.concatenate(spread).std()), "greedy_agreement": equal / total}
+    return {"max_logit_difference": float(difference / numpy.concatenate(spread).std()), "greedy_agreement": equal / total}
 
 
 def verdict(row, bounds):
     """What is wrong with a row's figures; empty where nothing is."""
     wrong = []
-    if row["max_logit_difference"] > bounds.max_difference:
+    if not row["max_logit_difference"] <= bounds.max_difference:  # nor NaN
         wrong.append(f"logits differ by {row['max_logit_difference']:.2g} standard deviations, bound {bounds.max_difference:.2g}")
-    if row["greedy_agreement"] < bounds.min_agreement:
+    if not row["greedy_agreement"] >= bounds.min_agreement:
         wrong.append(f"{row['greedy_agreement']:.3f} of the greedy tokens agree, bound {bounds.min_agreement:.2f}")
     return "; ".join(wrong)
 

@@ -2,6 +2,9 @@
 """Codes in pages of a GPU's memory against those of the CPU, for every form of the keys: the ops of a GPU run in the emulator, on
 tensors of the CPU."""
 
+import contextlib
+import importlib.util
+import io
 import os
 import pathlib
 import subprocess
@@ -63,10 +66,12 @@ class DevicePages(unittest.TestCase):
         for dtype in HALVES:
             for case in self.cases((64, 8), (32, 0), dtype=dtype):
                 whole = [slice(0, case.tokens)]
-                expected = case.stored()
+                expected, written = case.stored(), torch.zeros(case.pages().numel() // case.codes.tile_bytes, dtype=torch.bool)
+                written[case.slots // TILE] = True
                 for parts in (whole, [slice(0, 1), slice(1, 33), slice(33, 37), slice(37, case.tokens)]):
-                    stored = case.store_on_device(parts)
-                    self.assertLess((stored != expected).float().mean().item(), 1e-3)
+                    differs = (case.store_on_device(parts) != expected).view(-1, case.codes.tile_bytes)
+                    self.assertLess(differs[written].float().mean().item(), 1e-3)
+                    self.assertFalse(differs[~written].any())
 
     def test_slots_below_zero_are_skipped(self):
         case = DeviceCodesCase(self.directory, "rotated", "head")
@@ -191,12 +196,38 @@ class DevicePages(unittest.TestCase):
         self.assertIn("ConversionError: codes on cpu: kvconvert's library was built without CUDA", process.stderr)
 
 
+def without_numbers_after_one(method, result):
+    """A method whose first call with an object is as it was, and whose later ones leave NaN in an argument, the result."""
+    called = set()
+
+    def run(*arguments):
+        method(*arguments)
+        if arguments[0] in called:
+            arguments[result].fill_(torch.nan)
+        called.add(arguments[0])
+
+    return run
+
+
 class Bundle(unittest.TestCase):
     def test_its_script_compares_the_ops(self):
         process = subprocess.run([sys.executable, ROOT / "scripts/gpu_bundle/ops.py", LIBRARY, "cpu", "--emulated"], capture_output=True, text=True,
                                  check=False)
         self.assertEqual(process.returncode, 0, process.stderr)
         self.assertIn('"has_device_ops": true', process.stdout)
+
+    def test_its_script_fails_where_a_later_sequence_has_no_numbers(self):
+        specification = importlib.util.spec_from_file_location("bundle_ops", ROOT / "scripts/gpu_bundle/ops.py")
+        script = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(script)
+        arguments = ["ops.py", str(LIBRARY), "cpu", "--emulated"]
+        for name, result in (("read", 3), ("attend", 1)):
+            spoiled = without_numbers_after_one(getattr(script.DeviceStore, name), result)
+            with self.subTest(name), mock.patch.object(script, "FORMS", {"rotated": 0}), mock.patch.object(sys, "argv", arguments), \
+                    mock.patch.object(script.DeviceStore, name, spoiled), contextlib.redirect_stdout(io.StringIO()), \
+                    contextlib.redirect_stderr(io.StringIO()) as errors:
+                self.assertEqual(script.main(), 1)
+                self.assertIn("nan", errors.getvalue())
 
 
 if __name__ == "__main__":

@@ -56,6 +56,13 @@ class ComparisonTest(unittest.TestCase):
             with self.assertRaisesRegex(EngineError, "prompt 0"):
                 compare(answer(logits, [5]), answer(self.LOGITS, [5]), {END})
 
+    def test_a_reference_without_numbers_agrees_with_nothing(self):
+        wrong = [[0, 1, 2], [3, numpy.nan, -1]]
+        for first, second in ((wrong, self.LOGITS), (self.LOGITS, wrong)):
+            found, expected = (answer(one, [5]) | {"logits.1": numpy.asarray(other, numpy.float32), "tokens.1": numpy.asarray([5])}
+                               for one, other in ((self.LOGITS, self.LOGITS), (first, second)))
+            self.assertIn("logits differ", verdict(compare(found, expected, {END}), BOUNDS["coded"]))
+
     def test_both_bounds_are_checked(self):
         good = {"max_logit_difference": 9e-5, "greedy_agreement": 1.0}
         self.assertEqual(verdict(good, BOUNDS["folded"]), "")
