@@ -15,6 +15,10 @@ from kvconvert.hub import local_directory
 from kvconvert.transformers import FAMILIES, CodedCache
 
 from conversions import DATA, zoo
+from latent_cases import kvrun
+
+TOKENS, STEPS, NEW_TOKENS = 100, 30, 4  # of a prompt, those of them that are read one by one, and those behind it
+MOST_DIFFERENCE = 0.001  # from kvrun's logits on average, in standard deviations
 
 # Cases of tests/data/zoo that together have every family, windows, softcaps, partial RoPE and layers without RoPE.
 CASES = (
@@ -36,9 +40,10 @@ class ModelsTest(unittest.TestCase):
 
     def test_families(self):
         for case in CASES:
-            for form in ("full", "rotated"):
-                with self.subTest(case=case, form=form):
-                    self.check(case, zoo(case, "--form", form))
+            with tempfile.TemporaryDirectory() as measured:  # once for both
+                for form in ("full", "rotated"):
+                    with self.subTest(case=case, form=form):
+                        self.check(case, zoo(case, "--form", form, "--work", measured))
 
     def check(self, case, directory):
         golden = load_file(DATA / "zoo" / f"{case}.safetensors")
@@ -51,20 +56,21 @@ class ModelsTest(unittest.TestCase):
             # One pass that reads its own tokens exactly is the original model.
             torch.testing.assert_close(exact(ids).logits[0], expected, atol=2e-3, rtol=2e-3)
             torch.testing.assert_close(coded(ids, use_cache=False).logits[0], expected, atol=2e-3, rtol=2e-3)
-            # Tokens one by one read the codes that a prompt reads.
-            whole, cache = coded(ids).logits[0], coded.new_cache()
-            steps = torch.cat([coded(token, past_key_values=cache).logits[0] for token in ids.split(1, 1)])
-            difference = (steps - whole).abs()
-            self.assertLess(difference.mean().item(), 0.02 * whole.std().item())
-            # Logits of random weights amplify every error; without relation to the original's, the mean would be
-            # 1.1 standard deviations.
-            self.assertLess((whole - expected).abs().mean().item(), 0.4 * expected.std().item())
-            self.assertIsInstance(coded(ids).past_key_values, CodedCache)
-        length = len(golden["tokens.0"])
-        ids = golden["ids.0"][None].long()
-        found = coded.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=length, do_sample=False,
-                               eos_token_id=None, pad_token_id=0)
-        self.assertEqual(found.shape[1], ids.shape[1] + length)
+        # Tokens behind the first tile read codes: in one pass and one by one those that kvrun reads.
+        ids = torch.cat((golden["ids.0"], golden["ids.1"])).repeat(3)[None, :TOKENS].long()
+        printed, (expected,) = kvrun(directory, ids, NEW_TOKENS, "--dtype", "float32", "--threads", 1)
+        output, cache = coded(ids), coded.new_cache()
+        self.assertIsInstance(output.past_key_values, CodedCache)
+        steps = torch.cat([coded(part, past_key_values=cache).logits[0] for part in ids.split((TOKENS - STEPS, *[1] * STEPS), 1)])
+        for found in (output.logits[0], steps):
+            self.assertLess((found - expected).abs().mean().item(), MOST_DIFFERENCE * expected.std().item())
+        # Logits of random weights amplify every error; without relation to the original's, the mean would be
+        # 1.1 standard deviations.
+        original = coded(ids, use_cache=False).logits[0]
+        self.assertLess((expected - original).abs().mean().item(), 0.4 * original.std().item())
+        found = coded.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None,
+                               pad_token_id=0)
+        self.assertEqual(found[0, TOKENS:].tolist(), printed["tokens"])
 
     def test_other_auto_classes(self):
         directory = zoo("llama_gqa", "--form", "full")
