@@ -143,6 +143,7 @@ class PassesTest(Case):
                 model, cache, expected = model_of(name), model_of(name).new_cache(), model_of(name).new_cache()
                 with unittest.mock.patch.object(LayerCodes, "store", autospec=True, side_effect=LayerCodes.store) as store:
                     found = model(spread, attention_mask=mask, past_key_values=cache).logits[mask == 1]
+                self.assertEqual(store.called, name in ("codes", "group"))
                 for call in store.call_args_list:  # a tile's tokens are neighbours
                     self.assertEqual(call.args[2].tolist(), list(range(70)))
                 torch.testing.assert_close(found, model(ids, past_key_values=expected).logits[0], atol=2e-3, rtol=2e-3)
