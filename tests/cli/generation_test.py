@@ -118,6 +118,19 @@ class Generation(ProgramTest):
         self.assertEqual(process.returncode, 130, errors)
         self.assertEqual(output.strip(), b"")
 
+    def test_weights_in_8_bits(self):
+        """A quarter of float32's bytes, other logits, and the same greedy text."""
+        results, logits = [], []
+        for weights in ((), ("--weight-dtype", "int8")):
+            file = self.directory / f"{len(logits)}.safetensors"
+            results.append(self.json(*GREEDY, *weights, "--stats", "--logits", file))
+            logits.append(file.read_bytes())
+        whole, quantised = results
+        self.assertEqual(quantised["tokens"], whole["tokens"])
+        self.assertAlmostEqual(quantised["memory"]["weight_bytes"] / whole["memory"]["weight_bytes"], 0.27, delta=0.02)
+        self.assertNotEqual(*logits)
+        self.assert_refused({2}, ["--weight-dtype", "int8"], "kvrun", STORIES, *GREEDY, "--weight-dtype", "int4")
+
     def test_statistics(self):
         process = self.run_ok("kvrun", STORIES, *GREEDY, "--max-new-tokens", "10", "--stats", "--json")
         result = json.loads(process.stdout)

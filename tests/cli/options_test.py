@@ -67,6 +67,17 @@ class CommonOptions(ProgramTest):
         self.assert_refused({1}, ["absent"], "kvcalibrate", absent, "--out", self.directory / "out.h5")
 
 
+    def test_a_gpu_that_is_not_there_is_refused(self):
+        """By programs that compute on the CPU alone as a wrong option."""
+        out, device = ("--out", self.directory / "out"), ("--device", "cuda:99")
+        for code, program, *arguments in ((2, "kvexport", STORIES, "--conversion", self.directory / "conversion", *out),
+                                          (2, "kvvalidate", STORIES, STORIES), (2, "kvcalibrate", STORIES, "--analyze", *out),
+                                          (1, "kvcalibrate", STORIES, *out), (1, "kvfisher", STORIES, *out),
+                                          (1, "kvconvert", STORIES, *out), (1, "kvrun", STORIES, "--prompt", "Once")):
+            words = ["--device cuda:99", "this program computes on the CPU" if code == 2 else "GPU"]
+            self.assert_refused({code}, words, program, *arguments, *device)
+
+
 def nanoseconds_of_threads(process):
     """What each of its threads has computed."""
     times = []
@@ -129,6 +140,66 @@ class ThreadWaits(ProgramTest):
         self.assertEqual(texts[0].stdout, texts[1].stdout)
         refused = subprocess.run(["./kv run", "--no-such-option"], cwd=out, env=self.UNSET, capture_output=True, text=True)
         self.assertTrue(refused.stderr.startswith("kv run: error: "), refused.stderr)
+
+
+def flat(settings, prefix=""):
+    """{"a.b": value} of {"a": {"b": value}}."""
+    found = {}
+    for name, value in settings.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
+
+
+class Recorded(ProgramTest):
+    """What a conversion records of options: their own settings, and no others."""
+
+    # {method: ((options, {setting: value}), ...)}: what one case gives is at its default in the others.
+    CASES = {
+        "commonkv": (("--granularity group", {"granularity": "group"}), ("--unmerged plain --no-refit", {"unmerged": "plain", "refit": False})),
+        "xkv": (("--value-ratio 2 --solver subspace", {"value_ratio": 2.0, "solver": "subspace"}), ("--joint", {"joint": True})),
+        "minicache": (("--minicache-position 0.3", {"pairing.position": 0.3}), ("--minicache-retained 0.07", {"pairing.retained": 0.07})),
+        "coded": (("--head-bits equal", {"coded.head_bits": "equal"}), ("", {})),
+        "fusedkv": (("--mixed --distill-rate 0.02", {"fusion.mixed": True, "fusion.distill.rate": 0.02}),
+                    ("--tune-layers --tune-rate 0.003 --distill-batch 3", {
+                        "fusion.distill.tune_layers": True, "fusion.distill.tune_rate": 0.003, "fusion.distill.batch_sequences": 3})),
+    }
+    DEFAULTS = {"granularity": "token", "unmerged": "auto", "refit": True, "value_ratio": 1.5, "solver": "eigh", "joint": False,
+                "pairing.position": 0.6, "pairing.retained": 0.05, "coded.head_bits": "free", "fusion.mixed": False,
+                "fusion.distill.rate": 1e-3, "fusion.distill.tune_layers": False, "fusion.distill.tune_rate": 1e-5,
+                "fusion.distill.batch_sequences": 1}
+    ALSO = {"fusedkv": "--min-r2 -10 --distill-steps 1", "coded": "--scope head --kept-ratio 0.4", "commonkv": "--group 5", "xkv": "--group 5"}
+    EFFORT = "--num-sequences 4 --seq-len 64 --sink 0 --window 4 --calibration builtin --no-validate --force".split()
+
+    def settings(self, *arguments):
+        out = self.directory / "out"
+        self.run_ok("kvconvert", STORIES, *self.EFFORT, *arguments, "--out", out)
+        return flat(json.loads((out / "config.json").read_text(encoding="utf-8"))["kvconvert"]["settings"])
+
+    def text_bytes(self, *arguments):
+        """Of the calibration text that a conversion begins with."""
+        work = self.directory / f"work-{len(arguments)}"
+        process = subprocess.Popen([BIN / "kvconvert", STORIES, "--kept-ratio", "0.25", "--calibration", DATA / "texts/tinystories_calibration.txt",
+                                    "--work", work, "--out", self.directory / "never", "--quiet", *arguments])
+        try:
+            while not (work / "tokens.h5").exists():
+                self.assertIsNone(process.poll())
+                time.sleep(0.01)
+            return (work / "tokens.h5").stat().st_size
+        finally:
+            process.kill()
+            process.wait()
+
+    def test_thorough_reads_more_text(self):
+        self.assertGreater(self.text_bytes("--thorough"), 1.3 * self.text_bytes())  # twice the tokens, compressed
+
+    def test_each_option_sets_its_own(self):
+        for method, cases in self.CASES.items():
+            recorded = [self.settings("--method", method, *self.ALSO.get(method, "").split(), *options.split()) for options, _ in cases]
+            given = {name for _, values in cases for name in values}
+            for (options, values), settings in zip(cases, recorded):
+                with self.subTest(f"{method} {options}"):
+                    expected = recorded[0] | {name: self.DEFAULTS[name] for name in given} | values
+                    self.assertEqual(settings, expected)
 
 
 class ConvertSettings(ProgramTest):
