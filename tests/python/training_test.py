@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The script that trains reference models: stages of growing rows, spread facts, and going on after a kill."""
 
+import argparse
 import os
 import pathlib
 import random
@@ -33,7 +34,7 @@ class Rows(unittest.TestCase):
         lengths = training.stages("256:0.6,1024:0.3,4096:0.1")
         self.assertEqual([training.length_at(lengths, step / 10) for step in range(10)], [256] * 6 + [1024] * 3 + [4096])
         for wrong in ("256:0.6,1024:0.3", "1024:0.5,256:0.5"):
-            with self.assertRaises(Exception):
+            with self.assertRaisesRegex(argparse.ArgumentTypeError, f"{wrong}: the lengths must grow and their shares must add up to 1"):
                 training.stages(wrong)
 
     def test_every_fact_is_told_before_it_is_asked_for(self):
@@ -52,9 +53,26 @@ class Rows(unittest.TestCase):
         self.assertGreater(farthest, 2000)  # characters
 
     def test_a_batch_keeps_its_tokens(self):
+        """However rows are made: of the stream, of facts together or between stories, and of repeated words."""
+        stream = f" {' '.join(map(str, self.stream))} "
+        bos = self.tokenizer.bos_token_id
         for rows, length in ((8, 64), (2, 256)):
-            ids = training.batch(random.Random(0), self.stream, self.tokenizer, ["a", "b"] * 30, rows, length, 0.4, 0.3, 0.5)
-            self.assertEqual(ids.shape, (rows, length + 1))
+            def batch(*shares, rows=rows, length=length):
+                ids = training.batch(random.Random(0), self.stream, self.tokenizer, ["a", "b"] * 30, rows, length, *shares)
+                self.assertEqual(ids.shape, (rows, length + 1))
+                return ids.tolist()
+
+            for row in batch(0, 0, 0):
+                self.assertTrue(f" {' '.join(map(str, row))} " in stream, row)
+            for row in batch(1, 0, 0):
+                self.assertEqual(row[0], bos)
+                self.assertTrue(self.tokenizer.decode(row[1:]).startswith("Remember: "))
+            for row in batch(0, 1, 0):
+                self.assertEqual(row[0], bos)
+                self.assertEqual(set(self.tokenizer.decode(row, skip_special_tokens=True).split()) - {"ab", "ba", "aa", "bb"}, {"a", "b"})
+            for row in batch(1, 0, 1):
+                self.assertIn("\nRemember: ", self.tokenizer.decode(row))
+            batch(0.4, 0.3, 0.5)
 
 
 class Resume(unittest.TestCase):
