@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/hdf5.h"
+#include "core/interrupt.h"
 #include "core/progress.h"
 #include "model/text.h"
 #include "runtime/program/self_text.h"
@@ -23,12 +24,6 @@ constexpr double kSelfShare = 0.5;
 std::string tokenizer_hash(const Checkpoint& checkpoint) {
   const fs::path& directory = checkpoint.directory();
   return Tokenizer::exists(directory) ? Tokenizer::hash_of(directory) : std::string();
-}
-
-void replace_token_set(const fs::path& file, const TokenSet& tokens) {
-  std::error_code ignored;
-  fs::remove(file, ignored);
-  write_token_set(file, tokens);
 }
 
 std::string hash_of(const Rows& rows) {
@@ -57,6 +52,7 @@ Rows written_rows(const fs::path& file, const Json& settings) {
     TokenSet tokens = read_token_set(file, 0);
     return tokens.self == settings ? std::move(tokens.sequences) : Rows();
   } catch (const Error& error) {
+    check_interrupt();
     log_info(fmt::format("calibration text is sampled again: {}", error.what()));
     return {};
   }
@@ -70,7 +66,7 @@ TokenSet write_own_text(const Checkpoint& checkpoint, const ModelConfig& config,
     log_info("calibration text: reused from an earlier run");
   } else {
     rows = write_self_text(checkpoint, config, options, std::move(rows), [&](const Rows& so_far) {
-      replace_token_set(file, self_set(checkpoint, settings, so_far));
+      write_token_set(file, self_set(checkpoint, settings, so_far), /*force=*/true);
     });
   }
   return self_set(checkpoint, settings, rows);
@@ -156,7 +152,7 @@ TokenSet prepare_tokens(const PipelineOptions& options, const Original& original
       effort.num_sequences, sinks,
       statistics_needs(original.config, options.settings).least_tokens);
   TokenSet tokens = calibration_tokens(options, original.checkpoint, original.config, work);
-  replace_token_set(work / "tokens.h5", tokens);
+  write_token_set(work / "tokens.h5", tokens, /*force=*/true);
   return tokens;
 }
 

@@ -1,6 +1,7 @@
 #include "core/provenance.h"
 
 #include "core/error.h"
+#include "core/interrupt.h"
 
 namespace kvc {
 namespace {
@@ -53,6 +54,7 @@ bool artifact_matches(const std::filesystem::path& path, const Provenance& expec
   try {
     return read_provenance(Hdf5Reader(path)) == expected;
   } catch (const Error&) {
+    check_interrupt();
     return false;
   }
 }

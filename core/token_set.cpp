@@ -93,8 +93,8 @@ std::string TokenSet::hash() const {
   return sha.hex();
 }
 
-void write_token_set(const std::filesystem::path& path, const TokenSet& tokens) {
-  OutputFile output(path, false);
+void write_token_set(const std::filesystem::path& path, const TokenSet& tokens, bool force) {
+  OutputFile output(path, force);
   Hdf5Writer file(output.path());
   write_provenance(file, provenance_of(tokens));
   const std::vector<std::int64_t> lengths = lengths_of(tokens), ids = ids_of(tokens);

@@ -25,8 +25,8 @@ struct TokenSet {
 // (TokenSet::self), both are among them.
 std::vector<std::size_t> spread_sequences(const TokenSet& tokens, std::size_t wanted);
 
-void write_token_set(const std::filesystem::path& path,
-                     const TokenSet& tokens);  // new file, atomic
+// Atomic: a new file, or with `force` one in place of another, which stays until then.
+void write_token_set(const std::filesystem::path& path, const TokenSet& tokens, bool force = false);
 // `vocab_size` bounds the ids; 0 leaves them unchecked.
 TokenSet read_token_set(const std::filesystem::path& path, std::int64_t vocab_size);
 

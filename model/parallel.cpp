@@ -16,13 +16,27 @@ namespace {
 
 thread_local int planned = 0;  // 0: as many as ATen has
 
-// at::parallel_for, its threads in the caller's inference mode: a tensor that was made in it is changed in
-// it alone.
+// While alive, planned_threads() of this thread.
+class Planned {
+ public:
+  explicit Planned(int count) : before_(std::exchange(planned, count)) {}
+  ~Planned() { planned = before_; }
+  Planned(const Planned&) = delete;
+  Planned& operator=(const Planned&) = delete;
+
+ private:
+  int before_;
+};
+
+// at::parallel_for, its threads in the caller's inference mode, as a tensor that was made in it is changed in it alone, and
+// with the caller's planned_threads().
 template <typename Body>
 void on_threads(std::int64_t count, std::int64_t grain, const Body& body) {
   const bool inference = c10::InferenceMode::is_enabled();
+  const int of_caller = planned_threads();
   at::parallel_for(0, count, grain, [&](std::int64_t begin, std::int64_t end) {
     const c10::InferenceMode mode(inference);
+    const Planned threads(of_caller);
     body(begin, end);
   });
 }

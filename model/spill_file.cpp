@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <string>
 
 #include "core/error.h"
+#include "core/interrupt.h"
 
 namespace kvc {
 namespace {
@@ -18,9 +20,13 @@ class TemporaryFile {
       : path_((directory / "kvconvert-spill-XXXXXX").string()), file_(::mkstemp(path_.data())) {
     KVC_CHECK(file_ >= 0, "{}: cannot create a temporary file: {}", directory.string(),
               std::strerror(errno));
-    const int error = ::posix_fallocate(file_, 0, bytes);
+    int error = EINTR;
+    while (error == EINTR && !is_interrupted()) {
+      error = ::posix_fallocate(file_, 0, bytes);
+    }
     if (error != 0) {
       close();
+      check_interrupt();
       fail(
           "{}: cannot reserve {} bytes for hidden states: {}; choose another directory or fewer "
           "tokens",

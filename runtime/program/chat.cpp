@@ -53,6 +53,7 @@ class SignalScope {
 std::optional<std::string> next_line(bool is_terminal) {
   // There is nothing to put in order while the program waits.
   const SignalScope interrupt(SIGINT, leave), termination(SIGTERM, leave);
+  check_interrupt();  // one that came before, as while the model was loaded
   if (is_terminal) print_now("> ");
   std::string line;
   for (int c = std::getchar(); c != EOF && c != '\n'; c = std::getchar()) {

@@ -1,9 +1,11 @@
 """kvrun --chat: turns from a pipe and from --prompt, the checkpoint's own template, what is refused."""
 import json
+import re
 import shutil
 import signal
 import subprocess
 import unittest
+from pathlib import Path
 
 from programs import STORIES, ProgramTest, command
 
@@ -100,6 +102,17 @@ class Chat(ProgramTest):
     def test_a_signal_at_the_prompt_ends_with_130(self):
         process = self.asked("--max-new-tokens", "1", "--json")
         self.assertTrue(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=60), 130)
+        process.communicate()
+
+    def test_a_signal_while_the_model_is_loaded_ends_with_130(self):
+        process = subprocess.Popen(command("kvrun", self.model, "--chat"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        status = Path(f"/proc/{process.pid}/status")
+        while not int(re.search(r"SigCgt:\s*(\w+)", status.read_text())[1], 16) >> (signal.SIGTERM - 1) & 1:
+            self.assertIsNone(process.poll())
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(timeout=60), 130)
         process.communicate()

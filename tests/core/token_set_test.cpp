@@ -74,9 +74,13 @@ TEST_F(TokenSetTest, RefusesIdsOutsideTheVocabulary) {
   EXPECT_EQ(refusal(10), "");
 }
 
-TEST_F(TokenSetTest, NeverReplacesAFile) {
+TEST_F(TokenSetTest, ReplacesAFileOnlyByForce) {
   write_token_set(path_, tokens_);
   EXPECT_THROW(write_token_set(path_, tokens_), Error);
+  TokenSet other = tokens_;
+  other.sequences.pop_back();
+  write_token_set(path_, other, /*force=*/true);
+  EXPECT_EQ(read_token_set(path_, 0).hash(), other.hash());
 }
 
 TEST_F(TokenSetTest, RefusesLengthsThatDoNotCoverTheIds) {

@@ -1,7 +1,10 @@
 // Steps that leave cores to other work: the same numbers by fewer threads.
 #include <ATen/Parallel.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -14,6 +17,7 @@ namespace kvc::shared_cores_test {
 namespace {
 
 using testing::CodedScope;
+using ::testing::Each;
 using testing::random_ids;
 using testing::Row;
 using testing::SyntheticCheckpoint;
@@ -77,6 +81,16 @@ TEST(SharedCores, ArePlannedAsAllOfThem) {
   }
   EXPECT_EQ(at::get_num_threads(), kThreads);
   EXPECT_EQ(planned_threads(), kThreads);
+}
+
+TEST(SharedCores, ArePlannedAlikeInLoopsThatTheyShare) {
+  const Threads threads;
+  const FewerThreads two(2);
+  std::array<int, 2> planned{};
+  parallel_pieces(2, 1, [&](std::int64_t begin, std::int64_t end) {
+    std::fill(planned.begin() + begin, planned.begin() + end, planned_threads());
+  });
+  EXPECT_THAT(planned, Each(kThreads));
 }
 
 TEST(SharedCores, ChangeNoStepOverPlainCaches) {

@@ -34,6 +34,10 @@ class LatentImpl(PagedImpl):
         if step is not None:
             here.store(pages, batch.slots, store.latents.encode(batch.positions, *step))
 
+    def _measured(self, layer: Any, query: torch.Tensor, key: torch.Tensor) -> None:
+        super()._measured(layer, query, key)
+        layer.store.held = None  # as a step leaves it: one store's latents are there at a time
+
     def _reserve(self, layer: Any, query: torch.Tensor, key: torch.Tensor) -> None:
         """Scratch memory of attention, and what the longest prompt needs."""
         key.new_empty(MOST_SCRATCH, dtype=torch.uint8)

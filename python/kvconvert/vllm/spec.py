@@ -25,7 +25,7 @@ class LaterHits(FullAttentionManager):
         self._of_this_step: set[BlockHashWithGroupId] = set()
 
     def get_num_blocks_to_allocate(self, request_id: str, num_tokens: int, new_computed_blocks, *args, **kwargs) -> int:
-        if len(new_computed_blocks) > 0 and new_computed_blocks[-1].block_hash in self._of_this_step:
+        if self._of_this_step and any(block.block_hash in self._of_this_step for block in new_computed_blocks):
             return self.block_pool.num_gpu_blocks + 1  # more than there are: not in this step
         return super().get_num_blocks_to_allocate(request_id, num_tokens, new_computed_blocks, *args, **kwargs)
 

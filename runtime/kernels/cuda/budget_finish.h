@@ -181,7 +181,7 @@ class BudgetFinish {
   }
 
   // A token goes into the first free residual slot, or into the one with the key of the largest product with its own;
-  // of equal ones the first.
+  // of equal ones the first. Slot 0 where no product is a number.
   KVC_DEVICE int slot_for_leaving() {
     Chosen own = nothing_chosen();
     for (int slot = thread_.warp(); slot < rows_.cache.layout.num_residual;
@@ -189,7 +189,8 @@ class BudgetFinish {
       const float likeness = rows_.likeness(slot, leaving_, thread_);
       own = lower(own, {rows_.count(slot) > 0 ? -likeness : negative_infinity(), slot, slot});
     }
-    return scores_.lowest_of_block(own).row;
+    const int slot = scores_.lowest_of_block(own).row;
+    return slot < 0 ? 0 : slot;
   }
 
   const BudgetStep& p_;
