@@ -3,13 +3,18 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+
 #include "core/error.h"
+#include "model/fused_ops.h"
 #include "model/row_products.h"
 
 namespace kvc {
 namespace {
 
 constexpr std::int64_t kMinRows = 16;  // below, preparing the product costs more than it saves
+constexpr std::int64_t kWidenedWeights = std::int64_t{1}
+                                         << 20;  // in float32: so few that they stay in a cache
 
 using LinearOperator = at::Tensor(const at::Tensor&, const at::Tensor&,
                                   const std::optional<at::Tensor>&, std::string_view,
@@ -35,6 +40,24 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight,
                                c10::List<std::optional<at::Scalar>>(), std::nullopt);
 }
 
+// A part of the weight after another, so that no second weight in float32 takes memory.
+at::Tensor multiply_in_float32(const at::Tensor& x, const at::Tensor& weight,
+                               const at::Tensor& bias) {
+  const at::Tensor wide = x.to(at::kFloat);
+  at::Tensor y = at::empty({x.size(0), weight.size(0)}, x.options());
+  const std::int64_t rows = std::max<std::int64_t>(1, kWidenedWeights / weight.size(1));
+  for (std::int64_t first = 0; first < weight.size(0); first += rows) {
+    const std::int64_t count = std::min(rows, weight.size(0) - first);
+    const auto part_of = [&](const at::Tensor& tensor) {
+      return tensor.narrow(0, first, count).to(at::kFloat);
+    };
+    y.narrow(1, first, count)
+        .copy_(product(wide, part_of(weight),
+                       bias.defined() ? std::optional(part_of(bias)) : std::nullopt));
+  }
+  return y;
+}
+
 class Product : public torch::autograd::Function<Product> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
@@ -56,7 +79,27 @@ bool covers(const at::Tensor& x, const at::Tensor& weight) {
          onednn_linear().has_value();
 }
 
+bool is_faster_in_float32(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return x.is_cpu() && x.dim() == 2 && x.size(0) >= kMinRows && x.size(1) > 0 &&
+         weight.dim() == 2 && weight.scalar_type() == x.scalar_type() && !wants_gradient(x) &&
+         !wants_gradient(weight) && (!bias.defined() || !wants_gradient(bias)) &&
+         !has_fast_products(x.scalar_type());
+}
+
+// What oneDNN says of this processor's instructions.
+bool onednn_supports(const char* question) {
+  const auto handle = c10::Dispatcher::singleton().findSchema({question, ""});
+  return handle && handle->typed<bool()>().call();
+}
+
 }  // namespace
+
+bool has_fast_products(at::ScalarType type) {
+  static const bool bfloat16 = onednn_supports("mkldnn::_is_mkldnn_bf16_supported");
+  static const bool float16 = onednn_supports("mkldnn::_is_mkldnn_fp16_supported");
+  return !onednn_linear() || (type != at::kBFloat16 && type != at::kHalf) ||
+         (type == at::kBFloat16 ? bfloat16 : float16);
+}
 
 at::Tensor float_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   KVC_CHECK(x.size(-1) == weight.size(-1), "{} channels do not go with a weight of {}", x.size(-1),
@@ -68,6 +111,9 @@ at::Tensor float_linear(const at::Tensor& x, const at::Tensor& weight, const at:
   }
   if (can_multiply_bfloat16(x, weight, bias)) {
     return multiply_bfloat16(x, weight, bias);
+  }
+  if (is_faster_in_float32(x, weight, bias)) {
+    return multiply_in_float32(x, weight, bias);
   }
   if (!covers(x, weight)) {
     return at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);

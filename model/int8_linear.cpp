@@ -49,13 +49,17 @@ at::Tensor multiply_in_parts(const at::Tensor& x, const Int8Matrix& matrix,
                              const at::Tensor& bias) {
   const std::int64_t rows =
       std::min(matrix.out, std::max<std::int64_t>(1, kTileWeights / matrix.in));
-  const at::Tensor memory = at::empty({rows, matrix.in}, x.options());
+  const at::ScalarType type = has_fast_products(x.scalar_type()) ? x.scalar_type() : at::kFloat;
+  const at::Tensor of_type = x.to(type), bias_of_type = bias.defined() ? bias.to(type) : bias;
+  const at::Tensor memory = at::empty({rows, matrix.in}, x.options().dtype(type));
   std::vector<at::Tensor> parts;
   for (std::int64_t first = 0; first < matrix.out; first += rows) {
     const std::int64_t count = std::min(rows, matrix.out - first);
     at::Tensor tile = memory.narrow(0, 0, count);
     dequantize(matrix, first, tile);
-    parts.push_back(float_linear(x, tile, bias.defined() ? bias.narrow(0, first, count) : bias));
+    parts.push_back(
+        float_linear(of_type, tile, bias.defined() ? bias_of_type.narrow(0, first, count) : bias)
+            .to(x.scalar_type()));
   }
   return parts.size() == 1 ? parts.front() : at::cat(parts, -1);
 }

@@ -24,6 +24,10 @@ bool can_multiply_bfloat16(const at::Tensor& x, const at::Tensor& weight, const 
 // A row of the result depends neither on the other rows nor on the number of threads.
 at::Tensor multiply_bfloat16(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
+// Whether LibTorch multiplies many rows of the type with vector instructions of the processor. Where it does not, as
+// bfloat16 without AVX-512 and float16 without its AVX-512 instructions, float32 is several times as fast.
+bool has_fast_products(at::ScalarType type);
+
 // The same with int8 weights (Linear), rounded to bfloat16 on the way; bias of any type.
 bool can_multiply_bfloat16_int8(const at::Tensor& x);
 at::Tensor multiply_bfloat16_int8(const at::Tensor& x, const at::Tensor& codes,

@@ -46,6 +46,21 @@ TEST(FloatLinear, RoundsProductsInBfloat16Once) {
   }
 }
 
+// A weight of several parts where float32 is on the way.
+TEST(FloatLinear, RoundsLargeProductsOnceInEveryType) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    const at::Tensor x = random_normal({40, 1300}, 1).to(type);
+    const at::Tensor weight = random_normal({1700, 1300}, 2).to(type);
+    const at::Tensor bias = random_normal({1700}, 3).to(type);
+    const at::Tensor product = x.to(at::kDouble).mm(weight.to(at::kDouble).t());
+    const double unit = type == at::kHalf ? 0x1p-11 : 0x1p-8;
+    const double tolerance = unit * 1.01 * product.abs().max().item<double>();
+    EXPECT_TRUE(tensors_close(float_linear(x, weight, {}).to(at::kDouble), product, tolerance));
+    EXPECT_TRUE(tensors_close(float_linear(x, weight, bias).to(at::kDouble),
+                              product + bias.to(at::kDouble), tolerance + 4 * unit));
+  }
+}
+
 TEST(FloatLinear, DoesNotDependOnThreadsInBfloat16) {
   const at::Tensor x = random_normal({700, 1300}, 1).to(at::kBFloat16);
   const at::Tensor weight = random_normal({100, 1300}, 2).to(at::kBFloat16);
