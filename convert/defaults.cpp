@@ -132,7 +132,10 @@ std::vector<std::string> choose_defaults(const ModelConfig& config, const OpenSe
 
 CalibrationEffort thorough_effort(const ModelConfig& config, const ConvertSettings& settings) {
   const CalibrationText& text = find_method(settings.method).calibration;
-  return {text.thorough_rows, std::min<std::int64_t>(text.row_len, config.max_position_embeddings)};
+  const auto row = std::min<std::int64_t>(text.row_len, config.max_position_embeddings);
+  // As many tokens in rows of a shorter context, where the default takes as many, too.
+  const bool is_more = text.thorough_rows != text.knee_rows;
+  return {is_more ? divide_up(text.thorough_rows * text.row_len, row) : text.thorough_rows, row};
 }
 
 CalibrationEffort knee_effort(const ModelConfig& config, const ConvertSettings& settings) {

@@ -7,14 +7,15 @@
 
 #include "core/error.h"
 #include "model/fused_ops.h"
+#include "model/parallel.h"
 #include "model/row_products.h"
 
 namespace kvc {
 namespace {
 
 constexpr std::int64_t kMinRows = 16;  // below, preparing the product costs more than it saves
-constexpr std::int64_t kWidenedWeights = std::int64_t{1}
-                                         << 20;  // in float32: so few that they stay in a cache
+// In float32: so few that they stay in a cache.
+constexpr std::int64_t kWidenedWeights = std::int64_t{1} << 20;
 
 using LinearOperator = at::Tensor(const at::Tensor&, const at::Tensor&,
                                   const std::optional<at::Tensor>&, std::string_view,
@@ -36,6 +37,11 @@ const std::optional<c10::TypedOperatorHandle<LinearOperator>>& onednn_linear() {
 
 at::Tensor product(const at::Tensor& x, const at::Tensor& weight,
                    const std::optional<at::Tensor>& bias) {
+  // Without AVX-512, oneDNN cuts sums by the number of threads, too.
+  std::optional<AllThreads> threads;
+  if (!has_fast_products(at::kBFloat16)) {
+    threads.emplace();
+  }
   return onednn_linear()->call(x.contiguous(), weight.contiguous(), bias, "none",
                                c10::List<std::optional<at::Scalar>>(), std::nullopt);
 }

@@ -66,6 +66,18 @@ FewerThreads::~FewerThreads() {
   }
 }
 
+AllThreads::AllThreads() : before_(at::get_num_threads()) {
+  if (planned_threads() > before_ && !at::in_parallel_region()) {
+    at::set_num_threads(planned_threads());
+  }
+}
+
+AllThreads::~AllThreads() {
+  if (!at::in_parallel_region() && at::get_num_threads() != before_) {
+    at::set_num_threads(before_);
+  }
+}
+
 void parallel_pieces(std::int64_t count, std::int64_t grain,
                      const std::function<void(std::int64_t, std::int64_t)>& body) {
   on_threads(count, grain, body);

@@ -41,6 +41,19 @@ class FewerThreads {
   int before_, planned_before_;
 };
 
+// While alive, ATen's loops of the calling thread run on planned_threads() again: for work of others whose results depend on
+// the number of threads. Does nothing within a loop.
+class AllThreads {
+ public:
+  AllThreads();
+  ~AllThreads();
+  AllThreads(const AllThreads&) = delete;
+  AllThreads& operator=(const AllThreads&) = delete;
+
+ private:
+  int before_;
+};
+
 // Runs phases one after the other on at most `max_threads` threads: each thread calls body(thread, threads) of
 // every phase after all threads finished the one before. Cheaper than one loop per phase. Results must not depend
 // on the number of threads.

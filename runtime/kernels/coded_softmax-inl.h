@@ -151,7 +151,7 @@ class CodeSums {
     }
     TokenVec sum = hn::Zero(d), with_gain = hn::Zero(d);
     for (std::int64_t token = 0; token < count; token += lanes) {
-      const TokenVec e = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + token), hn::Set(d, max)));
+      const TokenVec e = exp_below_zero(d, hn::Sub(hn::LoadU(d, scores + token), hn::Set(d, max)));
       const TokenVec weight = hn::Mul(e, hn::LoadU(d, gains + token));
       sum = hn::Add(sum, e);
       with_gain = hn::Add(with_gain, weight);

@@ -9,6 +9,8 @@
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
+#include <cstdint>
+
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
 #if HWY_TARGET != HWY_SCALAR
@@ -38,9 +40,23 @@ HWY_INLINE hn::Vec<D> exp_below_zero(D, hn::Vec<D> x) {
 
 #else
 
+// The same, but zero from exp(-87) down, the smallest that has all bits.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_below_zero(D d, hn::Vec<D> x) {
-  return hn::Exp(d, x);
+  const hn::Rebind<std::int32_t, D> d32;
+  const auto least = hn::Set(d, -87), log2e = hn::Set(d, 0x1.715476p+0f);
+  // log(2) in two parts; whole numbers times the first are exact.
+  const auto log2 = hn::Set(d, 0x1.62e4p-1f), rest = hn::Set(d, 0x1.7f7d1cp-20f);
+  const auto is_more = hn::Gt(x, least);
+  x = hn::Max(x, least);
+  const auto whole = hn::Round(hn::Mul(x, log2e));
+  const auto f = hn::Mul(hn::NegMulAdd(whole, rest, hn::NegMulAdd(whole, log2, x)), log2e);
+  auto power = hn::Set(d, 1.3267e-3f);
+  for (const float coefficient : {9.67546e-3f, 5.550743e-2f, 2.4022122e-1f, 6.9314694e-1f, 1.0f}) {
+    power = hn::MulAdd(power, f, hn::Set(d, coefficient));
+  }
+  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(d32, whole));
+  return hn::IfThenElseZero(is_more, hn::BitCast(d, hn::Add(hn::BitCast(d32, power), exponent)));
 }
 
 #endif

@@ -49,7 +49,7 @@ TEST_P(GoldenCase, LogitsEqualTransformers) {
   EXPECT_TRUE(tensors_close(logits, expected, 1e-6 * spread(expected)));
 }
 
-TEST_P(GoldenCase, Bfloat16LogitsRoundAsTransformersDo) {
+TEST_P(GoldenCase, Bfloat16LogitsStayClose) {
   const at::Tensor expected = golden("logits_bfloat16").flatten(0, 1);
   const at::Tensor logits = decode(directory(), at::kBFloat16, sequences_of(golden("ids")));
   EXPECT_EQ(logits.scalar_type(), at::kFloat);

@@ -107,7 +107,7 @@ TEST(TaskGeneration, ALengthThatIsTooShortIsRefusedWithTheLeast) {
       std::smatch found;
       ASSERT_TRUE(std::regex_search(message, found, std::regex("at least (\\d+) tokens")))
           << message;
-      // What it names works, one token less does not. The sample's random numbers depend on the length.
+      // What it names suffices but for the sample's random numbers, which depend on the length.
       EXPECT_NO_THROW(make_sample(task, {tokenizer}, std::stoll(found[1]) + 40, false, 0, 0))
           << name;
     }
