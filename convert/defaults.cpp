@@ -133,9 +133,9 @@ std::vector<std::string> choose_defaults(const ModelConfig& config, const OpenSe
 CalibrationEffort thorough_effort(const ModelConfig& config, const ConvertSettings& settings) {
   const CalibrationText& text = find_method(settings.method).calibration;
   const auto row = std::min<std::int64_t>(text.row_len, config.max_position_embeddings);
-  // As many tokens in rows of a shorter context, where the default takes as many, too.
-  const bool is_more = text.thorough_rows != text.knee_rows;
-  return {is_more ? divide_up(text.thorough_rows * text.row_len, row) : text.thorough_rows, row};
+  // More rows in a shorter context, as the knee takes: of methods that have one.
+  const bool has_knee = text.thorough_rows != text.knee_rows;
+  return {has_knee ? divide_up(text.thorough_rows * text.row_len, row) : text.thorough_rows, row};
 }
 
 CalibrationEffort knee_effort(const ModelConfig& config, const ConvertSettings& settings) {
@@ -156,11 +156,11 @@ CalibrationEffort choose_effort(const ModelConfig& config, const ConvertSettings
   const bool asked = request.thorough || request.num_sequences > 0 || request.seq_len > 0;
   CalibrationEffort effort = asked || settings.device != "cpu" ? thorough_effort(config, settings)
                                                                : knee_effort(config, settings);
+  if (request.seq_len > 0) {
+    effort = {find_method(settings.method).calibration.thorough_rows, request.seq_len};
+  }
   if (request.num_sequences > 0) {
     effort.num_sequences = request.num_sequences;
-  }
-  if (request.seq_len > 0) {
-    effort.seq_len = request.seq_len;
   }
   return effort;
 }

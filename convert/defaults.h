@@ -37,7 +37,8 @@ struct CalibrationRequest {
 };
 
 // A method's thorough setting: 40 x 1024 tokens for coded (keys depend on their place in a text, and a coded
-// basis follows them closely), 64 x 512 for the others; rows are at most as long as the model's context.
+// basis follows them closely), 64 x 512 for the others; rows are at most as long as the model's context, and coded takes
+// more of them then.
 CalibrationEffort thorough_effort(const ModelConfig& config, const ConvertSettings& settings);
 // The knee, but never fewer tokens than the method's statistics require. For methods other than coded the
 // thorough setting.

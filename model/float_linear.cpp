@@ -4,9 +4,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "core/error.h"
 #include "model/fused_ops.h"
+#include "model/kernels/weight_product.h"
 #include "model/parallel.h"
 #include "model/row_products.h"
 
@@ -37,7 +39,7 @@ const std::optional<c10::TypedOperatorHandle<LinearOperator>>& onednn_linear() {
 
 at::Tensor product(const at::Tensor& x, const at::Tensor& weight,
                    const std::optional<at::Tensor>& bias) {
-  // Without AVX-512, oneDNN cuts sums by the number of threads, too.
+  // Without AVX-512 oneDNN divides a sum among threads, so that results depend on their number.
   std::optional<AllThreads> threads;
   if (!has_fast_products(at::kBFloat16)) {
     threads.emplace();
@@ -46,9 +48,20 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight,
                                c10::List<std::optional<at::Scalar>>(), std::nullopt);
 }
 
+// As many rows at a time as few rows are.
+at::Tensor multiply_in_turns(const at::Tensor& x, const at::Tensor& weight,
+                             const at::Tensor& bias) {
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& rows : x.split(kMaxProductRows)) {
+    parts.push_back(multiply_few_rows(rows, weight, bias));
+  }
+  return at::cat(parts);
+}
+
 // A part of the weight after another, so that no second weight in float32 takes memory.
 at::Tensor multiply_in_float32(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias) {
+  const AllThreads threads;  // once for all parts
   const at::Tensor wide = x.to(at::kFloat);
   at::Tensor y = at::empty({x.size(0), weight.size(0)}, x.options());
   const std::int64_t rows = std::max<std::int64_t>(1, kWidenedWeights / weight.size(1));
@@ -85,11 +98,11 @@ bool covers(const at::Tensor& x, const at::Tensor& weight) {
          onednn_linear().has_value();
 }
 
-bool is_faster_in_float32(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return x.is_cpu() && x.dim() == 2 && x.size(0) >= kMinRows && x.size(1) > 0 &&
-         weight.dim() == 2 && weight.scalar_type() == x.scalar_type() && !wants_gradient(x) &&
-         !wants_gradient(weight) && (!bias.defined() || !wants_gradient(bias)) &&
-         !has_fast_products(x.scalar_type());
+// Whether LibTorch multiplies rows of 16 bits slowly.
+bool is_slow(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  return x.is_cpu() && x.dim() == 2 && x.size(0) > 0 && x.size(1) > 0 && weight.dim() == 2 &&
+         weight.scalar_type() == x.scalar_type() && !wants_gradient(x) && !wants_gradient(weight) &&
+         (!bias.defined() || !wants_gradient(bias)) && !has_fast_products(x.scalar_type());
 }
 
 // What oneDNN says of this processor's instructions.
@@ -118,8 +131,10 @@ at::Tensor float_linear(const at::Tensor& x, const at::Tensor& weight, const at:
   if (can_multiply_bfloat16(x, weight, bias)) {
     return multiply_bfloat16(x, weight, bias);
   }
-  if (is_faster_in_float32(x, weight, bias)) {
-    return multiply_in_float32(x, weight, bias);
+  if (is_slow(x, weight, bias)) {
+    return x.size(0) < kMinRows && can_multiply_few_rows(x.narrow(0, 0, 1), weight, bias)
+               ? multiply_in_turns(x, weight, bias)
+               : multiply_in_float32(x, weight, bias);
   }
   if (!covers(x, weight)) {
     return at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);

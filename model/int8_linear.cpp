@@ -49,6 +49,7 @@ at::Tensor multiply_in_parts(const at::Tensor& x, const Int8Matrix& matrix,
                              const at::Tensor& bias) {
   const std::int64_t rows =
       std::min(matrix.out, std::max<std::int64_t>(1, kTileWeights / matrix.in));
+  const AllThreads threads;  // once for all parts
   const at::ScalarType type = has_fast_products(x.scalar_type()) ? x.scalar_type() : at::kFloat;
   const at::Tensor of_type = x.to(type), bias_of_type = bias.defined() ? bias.to(type) : bias;
   const at::Tensor memory = at::empty({rows, matrix.in}, x.options().dtype(type));

@@ -40,7 +40,7 @@ HWY_INLINE hn::Vec<D> exp_below_zero(D, hn::Vec<D> x) {
 
 #else
 
-// The same, but zero from exp(-87) down, the smallest that has all bits.
+// The same, but zero from exp(-87) down: all results have all bits.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_below_zero(D d, hn::Vec<D> x) {
   const hn::Rebind<std::int32_t, D> d32;

@@ -105,7 +105,7 @@ class PairedRows {
     }
   }
 
-  // Sums of a tile's codes times the integers of IntegerRows::kRows rows from `row` on, exactly. to: [kRows, kTileTokens]
+  // Sums of a tile's codes times the integers of IntegerRows::kRows rows from `row` on, rounded once. to: [kRows, kTileTokens]
   void multiply(std::int64_t row, const AlignedVector<std::int16_t>& pairs, float* to) const {
     constexpr auto kStep = kVecs * static_cast<std::int64_t>(hn::MaxLanes(Integers()));
     for (std::int64_t i = 0; i < kRows; i += kRowsTogether) {

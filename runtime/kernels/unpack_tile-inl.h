@@ -36,7 +36,7 @@ template <int kBytes>
 HWY_INLINE BlockVec load_blocks(const std::uint8_t* from, const std::uint8_t* next) {
   using Number = std::conditional_t<kBytes == 8, std::uint64_t, std::uint32_t>;
   const hn::FixedTag<std::uint8_t, 16> d16;
-  const auto block = [&](const std::uint8_t* bytes) {
+  const auto block = [&](const std::uint8_t* bytes) HWY_ATTR {
     if constexpr (kBytes == 16) {
       return hn::LoadU(d16, bytes);
     } else {
@@ -82,7 +82,7 @@ HWY_INLINE TokenBlocks plane_of_bits(const std::uint8_t* from, const std::uint8_
   const auto bit =
       hn::BitCast(d, hn::Set(hn::Repartition<std::uint64_t, Blocks>(), 0x8040201008040201));
   const BlockVec bits = load_blocks<4>(from, next);
-  const auto of_half = [&](const std::uint8_t* bytes) {
+  const auto of_half = [&](const std::uint8_t* bytes) HWY_ATTR {
     const auto own = hn::And(hn::TableLookupBytes(bits, hn::Load(d, bytes)), bit);
     return hn::VecFromMask(d, hn::Eq(own, bit));
   };

@@ -7,7 +7,7 @@ import unittest
 from programs import STORIES, ProgramTest, copy_checkpoint, edit_config, edit_tensors
 
 TOKENS = 512  # the model's context, which plans and validation take unless told otherwise
-# Whole pages of tokens; tokens that a later block will merge; how many tokens differ most. The other methods are exact.
+# Whole pages of tokens; tokens that a later block will merge; how many minicache leaves unmerged. The other methods are exact.
 TOLERANCES = {"commonkv": 0.015, "pca": 0.03, "xkv-static": 0.03, "xkv": 0.03, "minicache": 0.01}
 SETTINGS = {
     "coded layer": ("--method", "coded", "--scope", "layer"),

@@ -66,7 +66,6 @@ class CommonOptions(ProgramTest):
         self.assert_refused({1}, ["absent"], "kvvalidate", absent, STORIES)
         self.assert_refused({1}, ["absent"], "kvcalibrate", absent, "--out", self.directory / "out.h5")
 
-
     def test_a_gpu_that_is_not_there_is_refused(self):
         """By programs that compute on the CPU alone as a wrong option."""
         out, device = ("--out", self.directory / "out"), ("--device", "cuda:99")
@@ -176,7 +175,7 @@ class Recorded(ProgramTest):
         return flat(json.loads((out / "config.json").read_text(encoding="utf-8"))["kvconvert"]["settings"])
 
     def text_bytes(self, *arguments):
-        """Of the calibration text that a conversion begins with."""
+        """Bytes of the calibration text that a conversion begins with."""
         work = self.directory / f"work-{len(arguments)}"
         process = subprocess.Popen([BIN / "kvconvert", STORIES, "--kept-ratio", "0.25", "--calibration", DATA / "texts/tinystories_calibration.txt",
                                     "--work", work, "--out", self.directory / "never", "--quiet", *arguments])

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -46,10 +47,11 @@ TEST(FloatLinear, RoundsProductsInBfloat16Once) {
   }
 }
 
-// A weight of several parts where float32 is on the way.
+// A weight of several parts where float32 is on the way, and rows that are multiplied eight at a time.
 TEST(FloatLinear, RoundsLargeProductsOnceInEveryType) {
-  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
-    const at::Tensor x = random_normal({40, 1300}, 1).to(type);
+  for (const auto& [type, num_tokens] :
+       {std::pair(at::kBFloat16, 40), {at::kBFloat16, 15}, {at::kHalf, 40}, {at::kHalf, 15}}) {
+    const at::Tensor x = random_normal({num_tokens, 1300}, 1).to(type);
     const at::Tensor weight = random_normal({1700, 1300}, 2).to(type);
     const at::Tensor bias = random_normal({1700}, 3).to(type);
     const at::Tensor product = x.to(at::kDouble).mm(weight.to(at::kDouble).t());
