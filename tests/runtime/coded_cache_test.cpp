@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "model/row_products.h"
 #include "tests/runtime/coded_forms.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
@@ -103,8 +104,17 @@ TEST_P(CodedForms, APromptInPiecesIsCodedAlike) {
   options.coefficients[4] = 8;
   EngineOptions pieces;
   pieces.prefill_chunk = 13;
-  EXPECT_TRUE(tensors_close(continued(*load(model, coded_plan(model, options), pieces)),
-                            continued(*load(model, coded_plan(model, options))), kRounding));
+  const at::Tensor found = continued(*load(model, coded_plan(model, options), pieces));
+  const at::Tensor expected = continued(*load(model, coded_plan(model, options)));
+  if (has_fast_products(at::kBFloat16)) {
+    EXPECT_TRUE(tensors_close(found, expected, kRounding));
+    return;
+  }
+  // Without AVX-512 sums depend on the number of rows, and another order of summation may take a coefficient over the
+  // border between two codes.
+  const at::Tensor exact =
+      testing::plain_logits(model, coded_ids()).narrow(0, 100, kCodedTokens - 100);
+  EXPECT_LT(mean_error(found, expected), mean_error(expected, exact) / 20);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CodedForms,
