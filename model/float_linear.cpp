@@ -18,6 +18,7 @@ namespace {
 constexpr std::int64_t kMinRows = 16;  // below, preparing the product costs more than it saves
 // In float32: so few that they stay in a cache.
 constexpr std::int64_t kWidenedWeights = std::int64_t{1} << 20;
+constexpr std::int64_t kWidenedRows = 512;
 
 using LinearOperator = at::Tensor(const at::Tensor&, const at::Tensor&,
                                   const std::optional<at::Tensor>&, std::string_view,
@@ -58,21 +59,25 @@ at::Tensor multiply_in_turns(const at::Tensor& x, const at::Tensor& weight,
   return at::cat(parts);
 }
 
-// A part of the weight after another, so that no second weight in float32 takes memory.
+// A part of the weight after another, with some rows at a time, so that little memory is taken beside them.
 at::Tensor multiply_in_float32(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias) {
   const AllThreads threads;  // once for all parts
-  const at::Tensor wide = x.to(at::kFloat);
   at::Tensor y = at::empty({x.size(0), weight.size(0)}, x.options());
-  const std::int64_t rows = std::max<std::int64_t>(1, kWidenedWeights / weight.size(1));
-  for (std::int64_t first = 0; first < weight.size(0); first += rows) {
-    const std::int64_t count = std::min(rows, weight.size(0) - first);
+  const std::int64_t outputs = std::max<std::int64_t>(1, kWidenedWeights / weight.size(1));
+  for (std::int64_t first = 0; first < weight.size(0); first += outputs) {
+    const std::int64_t count = std::min(outputs, weight.size(0) - first);
     const auto part_of = [&](const at::Tensor& tensor) {
       return tensor.narrow(0, first, count).to(at::kFloat);
     };
-    y.narrow(1, first, count)
-        .copy_(product(wide, part_of(weight),
-                       bias.defined() ? std::optional(part_of(bias)) : std::nullopt));
+    const at::Tensor part = part_of(weight);
+    const auto of_bias = bias.defined() ? std::optional(part_of(bias)) : std::nullopt;
+    for (std::int64_t row = 0; row < x.size(0); row += kWidenedRows) {
+      const std::int64_t rows = std::min(kWidenedRows, x.size(0) - row);
+      y.narrow(0, row, rows)
+          .narrow(1, first, count)
+          .copy_(product(x.narrow(0, row, rows).to(at::kFloat), part, of_bias));
+    }
   }
   return y;
 }

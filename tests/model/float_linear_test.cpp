@@ -50,7 +50,7 @@ TEST(FloatLinear, RoundsProductsInBfloat16Once) {
 // A weight of several parts where float32 is on the way, and rows that are multiplied eight at a time.
 TEST(FloatLinear, RoundsLargeProductsOnceInEveryType) {
   for (const auto& [type, num_tokens] :
-       {std::pair(at::kBFloat16, 40), {at::kBFloat16, 15}, {at::kHalf, 40}, {at::kHalf, 15}}) {
+       {std::pair(at::kBFloat16, 600), {at::kBFloat16, 15}, {at::kHalf, 600}, {at::kHalf, 15}}) {
     const at::Tensor x = random_normal({num_tokens, 1300}, 1).to(type);
     const at::Tensor weight = random_normal({1700, 1300}, 2).to(type);
     const at::Tensor bias = random_normal({1700}, 3).to(type);
