@@ -6,7 +6,6 @@
 #define KVC_RUNTIME_KERNELS_CODED_SOFTMAX_INL_H_
 #endif
 
-#include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -45,16 +44,7 @@ class CodeSums {
       exponentiate(head + i, codes.gains(0), tiles * kTileTokens, seen, softcap,
                    scores + i * kGroupTokens);
     }
-    switch (count) {
-      case 1:
-        return add_codes<1>(head, codes, tiles, scores);
-      case 2:
-        return add_codes<2>(head, codes, tiles, scores);
-      case 3:
-        return add_codes<3>(head, codes, tiles, scores);
-      default:
-        return add_codes<kHeadsTogether>(head, codes, tiles, scores);
-    }
+    with_heads(count, [&](auto heads) HWY_ATTR { add_codes<heads()>(head, codes, tiles, scores); });
   }
 
   void write(const AttentionPartial& partial) const {

@@ -6,7 +6,6 @@
 #define KVC_RUNTIME_KERNELS_EXP_INL_H_
 #endif
 
-#include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
 #include <cstdint>

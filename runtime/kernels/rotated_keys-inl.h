@@ -63,16 +63,8 @@ class RotatedKeys {
   }
   void score(std::int64_t head, std::int64_t count, std::int64_t position, std::int64_t stride,
              float* scores) {
-    switch (count) {
-      case 1:
-        return score_heads<1>(head, position, stride, scores);
-      case 2:
-        return score_heads<2>(head, position, stride, scores);
-      case 3:
-        return score_heads<3>(head, position, stride, scores);
-      default:
-        return score_heads<kHeadsTogether>(head, position, stride, scores);
-    }
+    with_heads(count,
+               [&](auto heads) HWY_ATTR { score_heads<heads()>(head, position, stride, scores); });
   }
 
  private:

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/kernels/aligned_vector.h"
@@ -29,6 +30,21 @@ using TokenVec = hn::Vec<Tokens>;
 inline constexpr std::int64_t kHeadsTogether = 4;  // query heads of one KV head
 inline constexpr std::int64_t kGroupTiles = 4;     // that are read together
 inline constexpr std::int64_t kGroupTokens = kGroupTiles * kTileTokens;
+
+// body(constant: count) for 1 to kHeadsTogether heads.
+template <class Body>
+HWY_INLINE void with_heads(std::int64_t count, const Body& body) {
+  switch (count) {
+    case 1:
+      return body(std::integral_constant<int, 1>());
+    case 2:
+      return body(std::integral_constant<int, 2>());
+    case 3:
+      return body(std::integral_constant<int, 3>());
+    default:
+      return body(std::integral_constant<int, kHeadsTogether>());
+  }
+}
 
 HWY_INLINE TokenVec float_codes(const std::uint8_t* codes) {
   const Tokens d;
