@@ -59,12 +59,17 @@ at::Tensor multiply_in_turns(const at::Tensor& x, const at::Tensor& weight,
   return at::cat(parts);
 }
 
+// Rows of the weight that are widened at a time.
+std::int64_t widened_outputs(std::int64_t in, std::int64_t out) {
+  return std::max<std::int64_t>(1, std::min(kWidenedWeights / in, out));
+}
+
 // A part of the weight after another, with some rows at a time, so that little memory is taken beside them.
 at::Tensor multiply_in_float32(const at::Tensor& x, const at::Tensor& weight,
                                const at::Tensor& bias) {
   const AllThreads threads;  // once for all parts
   at::Tensor y = at::empty({x.size(0), weight.size(0)}, x.options());
-  const std::int64_t outputs = std::max<std::int64_t>(1, kWidenedWeights / weight.size(1));
+  const std::int64_t outputs = widened_outputs(weight.size(1), weight.size(0));
   for (std::int64_t first = 0; first < weight.size(0); first += outputs) {
     const std::int64_t count = std::min(outputs, weight.size(0) - first);
     const auto part_of = [&](const at::Tensor& tensor) {
@@ -123,6 +128,11 @@ bool has_fast_products(at::ScalarType type) {
   static const bool float16 = onednn_supports("mkldnn::_is_mkldnn_fp16_supported");
   return !onednn_linear() || (type != at::kBFloat16 && type != at::kHalf) ||
          (type == at::kBFloat16 ? bfloat16 : float16);
+}
+
+std::int64_t widened_product_bytes(std::int64_t num_rows, std::int64_t in, std::int64_t out) {
+  const std::int64_t outputs = widened_outputs(in, out), rows = std::min(num_rows, kWidenedRows);
+  return (outputs * in + rows * (in + outputs)) * static_cast<std::int64_t>(sizeof(float));
 }
 
 at::Tensor float_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {

@@ -27,6 +27,8 @@ at::Tensor multiply_bfloat16(const at::Tensor& x, const at::Tensor& weight, cons
 // Whether LibTorch multiplies many rows of the type with vector instructions of the processor. Where it does not, as
 // bfloat16 without AVX-512 and float16 without its AVX-512 instructions, float32 is several times as fast.
 bool has_fast_products(at::ScalarType type);
+// Where it does not: most bytes that float_linear takes beside x [num_rows, in], W [out, in] and their product.
+std::int64_t widened_product_bytes(std::int64_t num_rows, std::int64_t in, std::int64_t out);
 
 // The same with int8 weights (Linear), rounded to bfloat16 on the way; bias of any type.
 bool can_multiply_bfloat16_int8(const at::Tensor& x);

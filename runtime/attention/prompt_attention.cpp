@@ -41,8 +41,9 @@ at::Tensor attend_all(const Operands& x) {
   if (past == 0) {
     return own;
   }
-  const auto [earlier, earlier_sum] = attend(0, past, /*is_causal=*/false);
-  return own + (earlier - own) * (earlier_sum - own_sum).sigmoid().unsqueeze(-1);
+  auto [joined, earlier_sum] = attend(0, past, /*is_causal=*/false);
+  const at::Tensor weight = (earlier_sum - own_sum).sigmoid().unsqueeze(-1);
+  return joined.sub_(own).mul_(weight).add_(own);
 }
 
 // Blocks of queries see only the keys that any of them can, so that the mask stays small.

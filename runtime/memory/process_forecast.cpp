@@ -1,21 +1,43 @@
 #include "runtime/memory/process_forecast.h"
 
+#include <ATen/Parallel.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 
+#include "model/bfloat16_attention.h"
 #include "model/rope.h"
+#include "model/row_products.h"
 
 namespace kvc {
 namespace {
 
-// Most numbers per token that one layer's activations take.
-std::int64_t activation_width(const ModelConfig& config) {
+std::int64_t size_of(at::ScalarType type) {
+  return static_cast<std::int64_t>(c10::elementSize(type));
+}
+
+// Activations of one layer's attention for a piece of a prompt, and what is copied for attention of another type.
+std::int64_t attention_bytes(const ModelConfig& config, const ReadingTypes& types,
+                             const PromptSizes& prompts) {
   const std::int64_t projected =
       config.q_dim() + (config.mla ? config.mla->cache_width() : 2 * config.kv_dim());
-  const std::int64_t attention =
+  const std::int64_t numbers =
       config.hidden_size + projected + config.q_dim() + config.attended_dim();
+  std::int64_t copied = 0;
+  if (types.attention != types.compute) {
+    const bool in_pieces = prompts.longest > prompts.piece;
+    copied = config.q_dim() + config.attended_dim() + (in_pieces ? 0 : 2 * config.kv_dim());
+  }
+  if (types.attention == at::kFloat && prompts.longest > prompts.piece) {
+    copied += config.attended_dim();  // over earlier pieces, and over this one
+  }
+  return prompts.piece * (numbers * size_of(types.compute) + copied * size_of(types.attention));
+}
+
+// Those of its feed-forward block.
+std::int64_t feed_forward_bytes(const ModelConfig& config, const ReadingTypes& types,
+                                const PromptSizes& prompts) {
   std::int64_t units = config.intermediate_size;
   std::int64_t routed = 0;  // outputs of a token's experts
   if (config.moe) {
@@ -23,7 +45,22 @@ std::int64_t activation_width(const ModelConfig& config) {
     units = std::max(units, chosen * config.moe->expert_size + config.moe->shared_size);
     routed = chosen * config.hidden_size;
   }
-  return std::max(attention, 2 * config.hidden_size + routed + 3 * units);
+  const std::int64_t numbers = 2 * config.hidden_size + routed + 3 * units;
+  const std::int64_t widened =
+      types.product == types.compute
+          ? 0
+          : std::max(widened_product_bytes(prompts.piece, config.hidden_size, units),
+                     widened_product_bytes(prompts.piece, units, config.hidden_size));
+  return prompts.piece * numbers * size_of(types.compute) + widened;
+}
+
+// What attention's matrix products keep in float32, per thread: measured for pieces of 512 and 2048 tokens.
+std::int64_t attention_buffers(const ReadingTypes& types, const PromptSizes& prompts) {
+  constexpr std::int64_t kFewTokens = 64;  // whose products need none
+  constexpr std::int64_t kOfThread = std::int64_t{9} << 19;
+  return types.attention == at::kFloat && prompts.longest > kFewTokens
+             ? types.num_threads * kOfThread
+             : 0;
 }
 
 // Moments of a group's keys and values, and one of them while its eigenvectors are computed: five matrices.
@@ -48,16 +85,25 @@ bool stores_keys_before_rope(const KvPlan& plan, KvDtype kv_dtype) {
 
 }  // namespace
 
-std::int64_t reading_bytes(const ModelConfig& config, at::ScalarType compute,
+ReadingTypes reading_types(const ModelConfig& config, at::ScalarType compute) {
+  const bool attends_in_bfloat16 = can_attend_in_bfloat16(at::empty({1, config.head_dim}, compute),
+                                                          {.scale = config.attention_scale});
+  return {.compute = compute,
+          .attention = attends_in_bfloat16 ? at::kBFloat16 : at::kFloat,
+          .product = has_fast_products(compute) ? compute : at::kFloat,
+          .num_threads = at::get_num_threads()};
+}
+
+std::int64_t reading_bytes(const ModelConfig& config, const ReadingTypes& types,
                            const PromptSizes& prompts) {
   constexpr std::int64_t kSpareShare = 4;
-  const auto bytes = static_cast<std::int64_t>(c10::elementSize(compute));
-  std::int64_t numbers =
-      prompts.all * config.hidden_size + prompts.piece * activation_width(config);
+  std::int64_t bytes =
+      prompts.all * config.hidden_size * size_of(types.compute) +
+      std::max(attention_bytes(config, types, prompts), feed_forward_bytes(config, types, prompts));
   if (prompts.longest > prompts.piece) {
-    numbers += prompts.longest * 2 * config.kv_dim();
+    bytes += prompts.longest * 2 * config.kv_dim() * size_of(types.attention);
   }
-  return (numbers + numbers / kSpareShare) * bytes;
+  return bytes + bytes / kSpareShare + attention_buffers(types, prompts);
 }
 
 std::int64_t compression_bytes(const KvPlan& plan, const TokenPolicy& policy,

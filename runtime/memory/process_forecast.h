@@ -17,10 +17,19 @@ struct PromptSizes {
   std::int64_t piece = 0;             // most that a layer reads at a time
 };
 
-// Most bytes that reading takes beside weights and caches, in `compute`: hidden states of all tokens, exact keys and values of
-// one layer of the longest prompt if it is read in pieces, activations of a piece; and a quarter, of blocks that are kept for
-// the next piece (BlockCache).
-std::int64_t reading_bytes(const ModelConfig& config, at::ScalarType compute,
+// What prompts are read in: activations, the rows that attention reads, and the operands of products of many rows, which are
+// float32 where the processor lacks instructions for 16 bits.
+struct ReadingTypes {
+  at::ScalarType compute = at::kFloat, attention = at::kFloat, product = at::kFloat;
+  std::int64_t num_threads = 1;
+};
+// What this process uses on this processor.
+ReadingTypes reading_types(const ModelConfig& config, at::ScalarType compute);
+
+// Most bytes that reading takes beside weights and caches: hidden states of all tokens, exact keys and values of one layer of
+// the longest prompt if it is read in pieces, activations of a piece; a quarter, of blocks that are kept for the next piece
+// (BlockCache); and the buffers of attention's products in float32.
+std::int64_t reading_bytes(const ModelConfig& config, const ReadingTypes& types,
                            const PromptSizes& prompts);
 // What compressing them takes beside: buffers of products in float32; where a token policy merges, keys in float32 or its
 // buffers, whichever are larger; a piece's rows where prompts are read through codes; what directions of a request are found with.

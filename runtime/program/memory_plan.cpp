@@ -187,7 +187,8 @@ std::int64_t process_bytes(const RunOptions& options, const Prompts& prompts,
       angle_bytes(config, plan, types.kv,
                   sizes.longest + std::max<std::int64_t>(0, options.generate.max_new_tokens));
   return programs + weights + angles +
-         std::max(run.reading() + reading_bytes(config, types.compute, sizes) +
+         std::max(run.reading() +
+                      reading_bytes(config, reading_types(config, types.compute), sizes) +
                       compression_bytes(plan, options.engine.policy, sizes),
                   generating);
 }

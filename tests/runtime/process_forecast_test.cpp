@@ -3,8 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include "model/kernels/causal_attention.h"
+#include "model/row_products.h"
+
 namespace kvc {
 namespace {
+
+constexpr ReadingTypes kFloat{.num_threads = 3};
+constexpr ReadingTypes kBFloat16{.compute = at::kBFloat16,
+                                 .attention = at::kBFloat16,
+                                 .product = at::kBFloat16,
+                                 .num_threads = 3};
 
 ModelConfig small_config() {
   ModelConfig config;
@@ -21,16 +30,56 @@ ModelConfig small_config() {
 TEST(ProcessForecast, ReadingTakesHiddenStatesExactRowsAndAPiece) {
   // Hidden states, 2 * 8 + 3 * 32 numbers a token of a piece, keys and values; a quarter is spare.
   const ModelConfig config = small_config();
-  EXPECT_EQ(reading_bytes(config, at::kBFloat16, {.all = 100, .longest = 60, .piece = 10}),
+  EXPECT_EQ(reading_bytes(config, kBFloat16, {.all = 100, .longest = 60, .piece = 10}),
             (100 * 8 + 10 * 112 + 60 * 8) * 2 * 5 / 4);
-  EXPECT_EQ(reading_bytes(config, at::kFloat, {.all = 60, .longest = 60, .piece = 60}),
+  EXPECT_EQ(reading_bytes(config, kFloat, {.all = 60, .longest = 60, .piece = 60}),
             (60 * 8 + 60 * 112) * 4 * 5 / 4);
+}
+
+TEST(ProcessForecast, AttentionInFloat32TakesItsRowsAndBuffers) {
+  ModelConfig config = small_config();
+  config.num_heads = 32;  // attention's activations are the widest: 8 + 128 + 8 + 128 + 128 numbers
+  ReadingTypes types = kBFloat16;
+  types.attention = at::kFloat;
+  // Queries, and outputs over earlier pieces and over this one.
+  EXPECT_EQ(reading_bytes(config, types, {.all = 60, .longest = 60, .piece = 10}),
+            (60 * 8 * 2 + 10 * 400 * 2 + 10 * 3 * 128 * 4 + 60 * 8 * 4) * 5 / 4);
+  // Keys and values, too.
+  EXPECT_EQ(reading_bytes(config, types, {.all = 60, .longest = 60, .piece = 60}),
+            (60 * 8 * 2 + 60 * 400 * 2 + 60 * (2 * 128 + 8) * 4) * 5 / 4);
+  const std::int64_t buffers = std::int64_t{9} << 19;
+  EXPECT_EQ(reading_bytes(config, types, {.all = 100, .longest = 100, .piece = 100}),
+            (100 * 8 * 2 + 100 * 400 * 2 + 100 * (2 * 128 + 8) * 4) * 5 / 4 + 3 * buffers);
+}
+
+TEST(ProcessForecast, ProductsInFloat32TakeAPartOfTheWeightAndRows) {
+  const ModelConfig config = small_config();
+  ReadingTypes types = kBFloat16;
+  types.product = at::kFloat;
+  const PromptSizes prompts{.all = 60, .longest = 60, .piece = 60};
+  EXPECT_EQ(widened_product_bytes(60, 8, 32), (8 * 32 + 60 * (8 + 32)) * 4);
+  EXPECT_EQ(reading_bytes(config, types, prompts),
+            reading_bytes(config, kBFloat16, prompts) + (8 * 32 + 60 * 40) * 4 * 5 / 4);
+  // 512 rows and 1048576 weights at a time.
+  EXPECT_EQ(widened_product_bytes(2000, 4096, 11008), (256 * 4096 + 512 * (4096 + 256)) * 4);
+}
+
+TEST(ProcessForecast, TypesAreThoseOfTheProcessor) {
+  ModelConfig config = small_config();
+  EXPECT_EQ(reading_types(config, at::kFloat).attention, at::kFloat);
+  EXPECT_EQ(reading_types(config, at::kFloat).product, at::kFloat);
+  const ReadingTypes narrow = reading_types(config, at::kBFloat16);
+  EXPECT_EQ(narrow.compute, at::kBFloat16);
+  EXPECT_EQ(narrow.product == at::kBFloat16, has_fast_products(at::kBFloat16));
+  EXPECT_EQ(narrow.attention == at::kBFloat16, causal_attention_is_fast(config.head_dim));
+  config.attention_scale = -1;  // which that attention does not take
+  EXPECT_EQ(reading_types(config, at::kBFloat16).attention, at::kFloat);
 }
 
 TEST(ProcessForecast, ActivationsOfAttentionMayBeTheWidest) {
   ModelConfig config = small_config();
   config.num_heads = 32;  // hidden states, queries, keys and values, turned queries, and the output
-  EXPECT_EQ(reading_bytes(config, at::kFloat, {.all = 4, .longest = 4, .piece = 4}),
+  EXPECT_EQ(reading_bytes(config, kFloat, {.all = 4, .longest = 4, .piece = 4}),
             (4 * 8 + 4 * (8 + 128 + 8 + 128 + 128)) * 4 * 5 / 4);
 }
 
