@@ -57,15 +57,29 @@ void add_estimates(PlanTable& table, const PlanRequest& request) {
   table.peak_memory_bytes = kBase + 8 * kDouble * widest * widest + 2 * kFloat * parameters;
 }
 
-void add_notes(PlanTable& table, const ConvertSettings& settings, const std::string& reason) {
+// What `table` keeps at most: --gain auto adds gains where data make them pay.
+double kept_with_gains(const PlanTable& table, const PlanRequest& request) {
+  KvPlan plan = table.plan;
+  for (CodedBlock& block : plan.coded) {
+    block.gain = true;
+  }
+  return coded_kept_ratio(request.config, plan, table.context);
+}
+
+void add_notes(PlanTable& table, const PlanRequest& request, const std::string& reason) {
+  const ConvertSettings& settings = request.settings;
   if (!reason.empty()) {
     table.notes.push_back(reason);
   }
   table.notes.push_back(
       fmt::format("in a cache of {} tokens, {}; a coded token takes {:.4f} of its original bytes",
                   table.context, exact_tokens_text(table.plan, table.context), table.kept_coded));
-  if (const std::string capped = capped_bits_note(table.kept_at_target, settings);
-      !capped.empty()) {
+  std::string capped = capped_bits_note(table.kept_at_target, settings);
+  if (!capped.empty()) {
+    if (settings.own<CodedSettings>().gain == GainChoice::kAuto) {
+      capped += fmt::format(", or up to {:.3f} with gains, which the calibration text decides",
+                            kept_with_gains(table, request));
+    }
     table.notes.push_back(capped);
   }
 }
@@ -133,7 +147,7 @@ void fill_coded_table(PlanTable& table, const PlanRequest& request) {
   }
   table.kept_coded = coded / plain;
   add_estimates(table, request);
-  add_notes(table, request.settings, scopes.reason);
+  add_notes(table, request, scopes.reason);
 }
 
 }  // namespace kvc

@@ -251,9 +251,15 @@ class ConvertSettings(ProgramTest):
         self.assert_usage("the method commonkv", "--fusion", "matrices")
 
     def test_a_cache_that_keeps_less_than_its_target_is_said(self):
-        process = self.run_ok("kvconvert", STORIES, "--out", self.directory / "out", "--kept-ratio", "0.9", "--num-sequences", "4",
-                              "--seq-len", "128", "--calibration", "builtin", "--no-validate")
-        self.assertRegex(process.stderr, r"more than 8 bits per coefficient; .* keeps 0\.2\d\d")
+        target = (STORIES, "--out", self.directory / "out", "--kept-ratio", "0.9")
+        process = self.run_ok("kvconvert", *target, "--num-sequences", "4", "--seq-len", "128", "--calibration", "builtin", "--no-validate")
+        kept = re.search(r"more than 8 bits per coefficient; .* keeps (0\.2\d\d)", process.stderr)
+        self.assertTrue(kept, process.stderr)
+        planned = re.search(r"more than 8 bits per coefficient; .* keeps (\S+), or up to (\S+) with gains",
+                            self.run_ok("kvconvert", *target, "--plan").stdout)
+        self.assertLessEqual(float(planned[1]), float(kept[1]))
+        self.assertLessEqual(float(kept[1]), float(planned[2]))
+        self.assertLess(float(planned[1]), float(planned[2]))
 
     def test_work_is_neither_in_the_output_nor_in_the_checkpoint(self):
         for work in (self.directory / "out", self.directory / "out" / "work", STORIES / "work"):
