@@ -23,10 +23,14 @@ std::int64_t num_counted(const TokenSet& tokens, std::int64_t sink_tokens) {
 
 // Runs `stage` unless an earlier run did what it would do.
 template <typename Stage>
-void run_stage(const char* name, bool is_done, const Stage& stage) {
+void run_stage(const char* name, const fs::path& artifact, bool is_done, const Stage& stage) {
   if (is_done) {
     log_info(fmt::format("{}: reused from an earlier run", name));
     return;
+  }
+  if (fs::exists(artifact)) {
+    log_info(fmt::format("{}: {} does not match this run, or is damaged, and is made again", name,
+                         artifact.string()));
   }
   stage();
 }
@@ -34,12 +38,7 @@ void run_stage(const char* name, bool is_done, const Stage& stage) {
 template <typename Stage>
 void run_stage(const char* name, const fs::path& artifact, const Provenance& expected,
                const Stage& stage) {
-  const bool is_done = artifact_matches(artifact, expected);
-  if (!is_done && fs::exists(artifact)) {
-    log_info(fmt::format("{}: {} does not match this run, or is damaged, and is made again", name,
-                         artifact.string()));
-  }
-  run_stage(name, is_done, stage);
+  run_stage(name, artifact, artifact_matches(artifact, expected), stage);
 }
 
 // The statistics of adjacent layers together, where the method needs them.
@@ -106,10 +105,11 @@ std::filesystem::path run_stages(const PipelineOptions& options, const Original&
   }
   run_joint_stages(options, checkpoint, tokens, statistics_needs(config, settings), place,
                    paths.statistics, inputs);
-  const bool is_converted = artifact_matches(inputs.out / "conversion.h5",
-                                             conversion_provenance(checkpoint, tokens, settings)) &&
-                            is_whole_conversion(inputs.out);
-  run_stage("conversion", is_converted, [&] { convert(inputs, settings); });
+  const fs::path converted = inputs.out / "conversion.h5";
+  const bool is_converted =
+      artifact_matches(converted, conversion_provenance(checkpoint, tokens, settings)) &&
+      is_whole_conversion(inputs.out);
+  run_stage("conversion", converted, is_converted, [&] { convert(inputs, settings); });
   return inputs.out;
 }
 
