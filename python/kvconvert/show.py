@@ -8,7 +8,7 @@ import pathlib
 from kvconvert.checkpoints import StoredTokens
 from kvconvert.factors import ConversionError, open_tensors
 from kvconvert.kinds import kind_of
-from kvconvert.plans import exact_tokens, read_config, reading
+from kvconvert.plans import exact_tokens, family_of, read_config, reading
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _shown(directory: str | os.PathLike, config: dict) -> Conversion:
     sink, window = exact_tokens(plan) if stored.keeps_exact else (0, 0)
     projections = stored.layers_without_projections * layer_bytes * text["hidden_size"]
     return Conversion(
-        directory=os.fspath(directory), method=plan["method"], model_type=conversion.get("model_type", "unknown"),
+        directory=os.fspath(directory), method=plan["method"], model_type=family_of(conversion) or "unknown",
         num_layers=layers, bytes_per_token=stored.bytes_per_token,
         plain_bytes_per_token=layers * layer_bytes, sink_tokens=sink, window_tokens=window,
         scopes=stored.scopes, forms=stored.forms, latents=stored.latents,

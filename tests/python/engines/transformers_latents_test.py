@@ -61,6 +61,7 @@ class PcaTest(Case):
         self.assertEqual({store.latents.dtype for store in cache.stores}, {torch.bfloat16})
         found = sum(store.latents.nbytes for store in cache.stores)
         shown, (printed, _) = kvconvert.show(self.directory), kvrun(self.directory, ids, 1)
+        self.assertEqual(shown.model_type, "llama")
         self.assertEqual(found, count * shown.bytes_per_token)
         self.assertEqual(found, printed["kv"]["segments"][self.LATENT_SEGMENT])
         plain = DynamicCache(config=model.config)
