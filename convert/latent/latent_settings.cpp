@@ -75,6 +75,10 @@ void fix_latent_settings(ConvertSettings& settings) {
   KVC_CHECK_USAGE(own.gauge == Gauge::kSvd || own.merge == MergeRule::kLs,
                   "--gauge pivot requires --merge ls; other rules merge latents in the "
                   "factorisation's coordinates");
+  KVC_CHECK_USAGE(settings.own<RankSettings>().allocation != RankAllocation::kEnergy,
+                  "--rank-alloc energy: --method {} shares ranks by Fisher information; use "
+                  "uniform or fisher",
+                  settings.method);
   KVC_CHECK_USAGE(settings.prefill != PrefillMode::kCoded,
                   "--prefill coded: latents are not codes; use exact or truncated");
 }

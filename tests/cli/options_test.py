@@ -249,6 +249,9 @@ class ConvertSettings(ProgramTest):
             self.assert_usage(f"{option[0]}: does not apply to the method {method}; leave it out, or pass {word}",
                               "--method", method, *option)
         self.assert_usage("the method commonkv", "--fusion", "matrices")
+        for method in ("commonkv", "palu"):
+            self.assert_usage(f"--rank-alloc energy: --method {method} shares ranks by Fisher information", "--method", method,
+                              "--rank-alloc", "energy")
 
     def test_a_cache_that_keeps_less_than_its_target_is_said(self):
         target = (STORIES, "--out", self.directory / "out", "--kept-ratio", "0.9")
