@@ -136,6 +136,10 @@ at::Tensor attend_one(const GroupLayer& layer, const at::Tensor& query, std::int
     parts = attend_chosen(layer, query);
   } else {
     add_latents(layer, rows);
+    if (layer.selects && layer.rebuilt != nullptr) {
+      const std::int64_t all = store.tokens().merged * decoder.config().num_kv_heads;
+      *layer.rebuilt += {.rebuilt = all, .latents = all};
+    }
   }
   if (!store.keeps_latents()) {
     if (has_codes) {

@@ -9,6 +9,11 @@ namespace kvc {
 struct RebuildCounts {
   std::int64_t rebuilt = 0, latents = 0;
 
+  RebuildCounts& operator+=(const RebuildCounts& more) {
+    rebuilt += more.rebuilt;
+    latents += more.latents;
+    return *this;
+  }
   RebuildCounts since(const RebuildCounts& earlier) const {
     return {rebuilt - earlier.rebuilt, latents - earlier.latents};
   }

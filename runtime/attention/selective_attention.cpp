@@ -177,6 +177,7 @@ std::vector<PartialAttention> attend_chosen(const GroupLayer& layer, const at::T
   const ChunkLists chosen = choose_chunks(selective, store.chunks(layer.index), query,
                                           attention_rule(decoder.config(), layer.layer()), latents);
   std::vector<PartialAttention> parts;
+  std::int64_t rebuilt = 0;
   for (const MergedLatents& part :
        merged_latents(layer.group.factors, store, layer.index, decoder.dtype())) {
     const std::vector<ChosenLatents> of_heads =
@@ -189,12 +190,11 @@ std::vector<PartialAttention> attend_chosen(const GroupLayer& layer, const at::T
       parts.push_back(
           attend_heads(layer, query, of_heads, store.merged_positions()[latents - 1] + 1));
     }
-    if (layer.rebuilt != nullptr) {
-      layer.rebuilt->rebuilt += rows;
-    }
+    rebuilt += rows;
   }
   if (layer.rebuilt != nullptr) {
-    layer.rebuilt->latents += latents * static_cast<std::int64_t>(chosen.size());
+    *layer.rebuilt +=
+        {.rebuilt = rebuilt, .latents = latents * static_cast<std::int64_t>(chosen.size())};
   }
   return parts;
 }

@@ -63,6 +63,8 @@ TEST(SelectiveEngine, AllChunksAreFullReconstruction) {
       const auto selective = testing::load(model, plan, selecting(kAll, 0));
       EXPECT_TRUE(at::equal(cached_logits(*selective, ids, kPrompt, 1),
                             cached_logits(*full, ids, kPrompt, 1)));
+      EXPECT_GT(selective->rebuild_counts().latents, 0);
+      EXPECT_EQ(selective->rebuild_counts().rebuilt, selective->rebuild_counts().latents);
     }
   }
 }
