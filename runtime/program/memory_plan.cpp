@@ -8,6 +8,7 @@
 
 #include "core/arithmetic.h"
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "model/cache_plan.h"
 #include "model/compute_place.h"
 #include "model/config.h"
@@ -146,6 +147,7 @@ struct Totals {
 Totals follow(RunForecast& run, std::optional<std::int64_t> limit) {
   Totals totals{.end = run.bytes(), .peak = run.reading(), .expanded = {}};
   for (bool more = true; more;) {
+    check_interrupt();
     totals.expanded = limit ? run.expanded(*limit) : RunForecast::Expanded{};
     const std::int64_t in_use = run.bytes() + totals.expanded.bytes;
     std::int64_t most = 0;
