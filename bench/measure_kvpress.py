@@ -23,6 +23,9 @@ sys.path.insert(0, str(ROOT / "bench" / "engines"))
 from environments import InstallError, engine_python  # noqa: E402
 
 if __name__ == "__main__" and importlib.util.find_spec("kvpress") is None:  # not yet the interpreter that has it
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(f"{__doc__.strip()}\n\nThe options are listed once it is installed.")
+        sys.exit()
     try:
         interpreter = engine_python("kvpress", ("kvpress",), compiled=("fire",))
     except InstallError as error:
