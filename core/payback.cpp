@@ -39,8 +39,6 @@ Payback payback(std::int64_t factor_bytes, double original_bytes_per_token, doub
   result.factor_bytes = factor_bytes;
   result.saved_bytes_per_token = original_bytes_per_token * (1 - kept_ratio);
   if (factor_bytes <= 0) {
-    const bool changes_nothing = factor_bytes == 0 && result.saved_bytes_per_token <= 0;
-    result.tokens = changes_nothing ? Payback::kNever : 0;
     return result;
   }
   const double tokens = static_cast<double>(factor_bytes) / result.saved_bytes_per_token;
@@ -55,8 +53,10 @@ std::string to_text(const Payback& payback) {
   const std::string saved = size_text(std::abs(payback.saved_bytes_per_token));
   const std::string factors = size_text(static_cast<double>(std::abs(payback.factor_bytes)));
   if (payback.tokens == Payback::kNever) {
-    return fmt::format("never pays ({}; caches are no smaller)",
-                       payback.factor_bytes == 0 ? "no factors" : "factors " + factors);
+    return fmt::format("never pays (factors {}; caches are no smaller)", factors);
+  }
+  if (payback.factor_bytes == 0 && payback.saved_bytes_per_token <= 0) {
+    return "saves nothing (no factors; caches are no smaller)";
   }
   if (payback.tokens == 0) {
     return fmt::format("pays from the first token ({}; saves {} a token)",
