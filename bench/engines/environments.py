@@ -59,12 +59,18 @@ def _site_packages(python):
     return _output([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True).stdout.strip()
 
 
+def has_engine(name, packages):
+    """Is there an interpreter of build/engines/`name` with these packages?"""
+    python = FOLDER / name / "bin" / "python"
+    return python.exists() and installed(python, packages)
+
+
 def engine_python(name, packages, compiled=()):
     """The interpreter of build/engines/`name`, which has `packages`; those of `compiled` come as source and take minutes."""
     peers = peers_python()
     folder = FOLDER / name
     python = folder / "bin" / "python"
-    if python.exists() and installed(python, packages):
+    if has_engine(name, packages):
         return python
     wanted = [f"{package}=={pinned(package)}" for package in packages]
     print(f"{name}: installing {', '.join(wanted)} into {folder.relative_to(ROOT)}", file=sys.stderr, flush=True)
