@@ -163,18 +163,19 @@ double kept_at_context(const KvPlan& plan, const Target& target) {
 
 void check_saving(const KvPlan& plan, const Target& target) {
   const double kept = plan.groups.empty() ? 1 : kept_at_context(plan, target);
-  const auto [key_rank, value_rank] = std::pair(target.own().key_rank, target.own().value_rank);
+  const PrincipalSettings& own = target.own();
   const std::string smaller =
-      key_rank > 0 ? fmt::format("--key-rank {} and --value-rank {} are given; use smaller ones",
-                                 key_rank, value_rank)
-                   : "use a lower --kept-ratio";
+      own.key_rank > 0
+          ? fmt::format("--key-rank {} and --value-rank {} are given; use smaller ones",
+                        own.key_rank, own.value_rank)
+          : "use a lower --kept-ratio";
   KVC_CHECK(kept < 1,
             "--method {}: a cache of {} tokens would not shrink ({} sink and window tokens stay "
             "exact{}); {}, a smaller --window or a longer --context",
             target.settings.method, target.context, target.exact_tokens(),
             plan.request ? ", and every request keeps its basis" : "", smaller);
   KVC_CHECK(
-      target.own().key_rank > 0 || kept <= target.settings.kept_ratio,
+      own.key_rank > 0 || kept <= target.settings.kept_ratio,
       "--kept-ratio {} cannot be reached: a cache of {} tokens keeps {:.4f} with the smallest "
       "latents ({} sink and window tokens stay exact); use --kept-ratio {:.3f}, a smaller "
       "--window, a larger --group, a longer --context, or --force",

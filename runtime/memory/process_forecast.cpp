@@ -26,10 +26,10 @@ std::int64_t attention_bytes(const ModelConfig& config, const ReadingTypes& type
       config.hidden_size + projected + config.q_dim() + config.attended_dim();
   std::int64_t copied = 0;
   if (types.attention != types.compute) {
-    const bool in_pieces = prompts.longest > prompts.piece;
-    copied = config.q_dim() + config.attended_dim() + (in_pieces ? 0 : 2 * config.kv_dim());
+    copied =
+        config.q_dim() + config.attended_dim() + (prompts.in_pieces() ? 0 : 2 * config.kv_dim());
   }
-  if (types.attention == at::kFloat && prompts.longest > prompts.piece) {
+  if (types.attention == at::kFloat && prompts.in_pieces()) {
     copied += config.attended_dim();  // over earlier pieces, and over this one
   }
   return prompts.piece * (numbers * size_of(types.compute) + copied * size_of(types.attention));
@@ -100,7 +100,7 @@ std::int64_t reading_bytes(const ModelConfig& config, const ReadingTypes& types,
   std::int64_t bytes =
       prompts.all * config.hidden_size * size_of(types.compute) +
       std::max(attention_bytes(config, types, prompts), feed_forward_bytes(config, types, prompts));
-  if (prompts.longest > prompts.piece) {
+  if (prompts.in_pieces()) {
     bytes += prompts.longest * 2 * config.kv_dim() * size_of(types.attention);
   }
   return bytes + bytes / kSpareShare + attention_buffers(types, prompts);

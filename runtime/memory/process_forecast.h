@@ -15,6 +15,8 @@ namespace kvc {
 struct PromptSizes {
   std::int64_t all = 0, longest = 0;  // of all prompts, and of one
   std::int64_t piece = 0;             // most that a layer reads at a time
+
+  bool in_pieces() const { return longest > piece; }
 };
 
 // What prompts are read in: activations, the rows that attention reads, and the operands of products of many rows, which are

@@ -141,7 +141,8 @@ class Resume(ProgramTest):
                     lose_pages(path)
                 else:
                     os.truncate(path, size)
-                messages = self.run_ok("kvconvert", *self.arguments[:-1], "--work", work, "--force").stderr
+                heard = [argument for argument in self.arguments if argument != "--quiet"]
+                messages = self.run_ok("kvconvert", *heard, "--work", work, "--force").stderr
                 self.assertRegex(messages, r"conversion: .*conversion\.h5 .* or is damaged, and is made again")
                 self.assertEqual(listing(self.out), self.uninterrupted)
 
