@@ -123,6 +123,21 @@ class Chooser {
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
 
+// The knee, but never fewer tokens than the method's statistics require. For methods other than coded the
+// thorough setting.
+CalibrationEffort knee_effort(const ModelConfig& config, const ConvertSettings& settings) {
+  const CalibrationText& text = find_method(settings.method).calibration;
+  CalibrationEffort effort = thorough_effort(config, settings);
+  if (text.knee_rows == text.thorough_rows) {
+    return effort;
+  }
+  const std::int64_t row = std::max<std::int64_t>(1, effort.seq_len - settings.sink_tokens);
+  const std::int64_t needed = divide_up(statistics_needs(config, settings).least_tokens, row);
+  const std::int64_t worth = divide_up(text.knee_rows * text.row_len, effort.seq_len);
+  effort.num_sequences = std::max(worth, needed);
+  return effort;
+}
+
 }  // namespace
 
 std::vector<std::string> choose_defaults(const ModelConfig& config, const OpenSettings& open,
@@ -136,19 +151,6 @@ CalibrationEffort thorough_effort(const ModelConfig& config, const ConvertSettin
   // More rows in a shorter context, as the knee takes: of methods that have one.
   const bool has_knee = text.thorough_rows != text.knee_rows;
   return {has_knee ? divide_up(text.thorough_rows * text.row_len, row) : text.thorough_rows, row};
-}
-
-CalibrationEffort knee_effort(const ModelConfig& config, const ConvertSettings& settings) {
-  const CalibrationText& text = find_method(settings.method).calibration;
-  CalibrationEffort effort = thorough_effort(config, settings);
-  if (text.knee_rows == text.thorough_rows) {
-    return effort;
-  }
-  const std::int64_t row = std::max<std::int64_t>(1, effort.seq_len - settings.sink_tokens);
-  const std::int64_t needed = divide_up(statistics_needs(config, settings).least_tokens, row);
-  const std::int64_t worth = divide_up(text.knee_rows * text.row_len, effort.seq_len);
-  effort.num_sequences = std::max(worth, needed);
-  return effort;
 }
 
 CalibrationEffort choose_effort(const ModelConfig& config, const ConvertSettings& settings,

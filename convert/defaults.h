@@ -40,9 +40,6 @@ struct CalibrationRequest {
 // basis follows them closely), 64 x 512 for the others; rows are at most as long as the model's context, and coded takes
 // more of them then.
 CalibrationEffort thorough_effort(const ModelConfig& config, const ConvertSettings& settings);
-// The knee, but never fewer tokens than the method's statistics require. For methods other than coded the
-// thorough setting.
-CalibrationEffort knee_effort(const ModelConfig& config, const ConvertSettings& settings);
 // The knee on a CPU if nothing is requested; otherwise the thorough setting with the requested values.
 CalibrationEffort choose_effort(const ModelConfig& config, const ConvertSettings& settings,
                                 const CalibrationRequest& request);

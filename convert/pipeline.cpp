@@ -250,7 +250,8 @@ void run_pipeline(PipelineOptions options) {
   const Original original = open_original(options);
   choose_settings(options, original);
   if (options.plan_only) {
-    const PlanTable table = plan_table(original.config, options.settings, options.force);
+    const PlanTable table =
+        plan_table(original.config, options.settings, options.force, options.effort);
     check_exportable(table.plan, options.format);
     log_limits(options, table.plan, original.config);
     std::fputs((options.json ? dump_json(to_json(table)) : to_text(table)).c_str(), stdout);

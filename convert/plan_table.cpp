@@ -129,13 +129,15 @@ void add_rows(PlanTable& table, const PlanRequest& request, const MakeRow& make_
   }
 }
 
-PlanTable plan_table(const ModelConfig& config, const ConvertSettings& settings, bool force) {
+PlanTable plan_table(const ModelConfig& config, const ConvertSettings& settings, bool force,
+                     const CalibrationRequest& effort) {
   const Method& method = find_method(settings.method);
   const PlanRequest request{config, settings, force};
   if (config.mla && !method.takes_own_latents) {
     return own_cache_table(method, request);
   }
   PlanTable table;
+  table.effort = effort;
   table.plan = make_plan(config, settings, force);
   table.dtype = planned_dtype(config, settings);
   table.context = plan_context(config, settings);
@@ -183,9 +185,9 @@ Json to_json(const PlanTable& table) {
   json["peak_memory_bytes"] = table.peak_memory_bytes;
   if (is_coded) {
     json["least_calibration_tokens"] = table.calibration_tokens;
-    json["seconds"] = table.knee.seconds;
+    json["seconds"] = table.chosen.seconds;
     json["thorough_seconds"] = table.thorough.seconds;
-    json["num_calibration_tokens"] = table.knee.num_tokens;
+    json["num_calibration_tokens"] = table.chosen.num_tokens;
     json["thorough_calibration_tokens"] = table.thorough.num_tokens;
   } else {
     json["factorisation_seconds"] = table.seconds;
@@ -219,11 +221,13 @@ std::string to_text(const PlanTable& table) {
       is_coded
           ? fmt::format(
                 "calibrating needs at least {} tokens; converting takes about {:.1f} GiB of "
-                "memory and on two cores {:.0f} s with the {} calibration tokens of the "
-                "default, {:.0f} s with the {} of --thorough; sampling the calibration text takes "
-                "additional time\n",
-                table.calibration_tokens, gibibytes, table.knee.seconds, table.knee.num_tokens,
-                table.thorough.seconds, table.thorough.num_tokens)
+                "memory and on two cores {:.0f} s with {} calibration tokens{}; sampling the "
+                "calibration text takes additional time\n",
+                table.calibration_tokens, gibibytes, table.chosen.seconds, table.chosen.num_tokens,
+                table.chosen.num_tokens == table.thorough.num_tokens
+                    ? ""
+                    : fmt::format(", {:.0f} s with the {} of --thorough", table.thorough.seconds,
+                                  table.thorough.num_tokens))
           : fmt::format(
                 "converting takes about {:.1f} GiB of memory and {:.0f} s of factorisation on "
                 "two cores\n",

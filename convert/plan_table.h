@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "convert/convert.h"
+#include "convert/defaults.h"
 #include "core/json.h"
 #include "core/kv_plan.h"
 #include "core/payback.h"
@@ -54,7 +55,8 @@ struct PlanTable {
   std::int64_t exact_tokens = 0;        // of the context
   double kept_coded = 1;                // of a token that is coded
   std::int64_t calibration_tokens = 0;  // least number
-  PlannedWork knee, thorough;           // with what a CPU reads by default, and with --thorough
+  CalibrationRequest effort;            // as given
+  PlannedWork chosen, thorough;         // with the text of `effort`, and with that of --thorough
 
   bool is_coded() const { return !plan.coded.empty(); }
 };
@@ -65,7 +67,8 @@ using MakeRow = std::function<PlanRow(int first_layer, int num_layers)>;
 // Adds rows for all layers of the plan; `make_row` gets those that are not plain.
 void add_rows(PlanTable& table, const PlanRequest& request, const MakeRow& make_row);
 
-PlanTable plan_table(const ModelConfig& config, const ConvertSettings& settings, bool force);
+PlanTable plan_table(const ModelConfig& config, const ConvertSettings& settings, bool force,
+                     const CalibrationRequest& effort = {});
 Json to_json(const PlanTable& table);
 std::string to_text(const PlanTable& table);
 

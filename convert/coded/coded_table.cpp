@@ -52,7 +52,7 @@ void add_estimates(PlanTable& table, const PlanRequest& request) {
     table.calibration_tokens =
         std::max(table.calibration_tokens, least_calibration_tokens(block, config));
   }
-  table.knee = planned_work(request, runs, knee_effort(config, settings));
+  table.chosen = planned_work(request, runs, choose_effort(config, settings, table.effort));
   table.thorough = planned_work(request, runs, thorough_effort(config, settings));
   table.peak_memory_bytes = kBase + 8 * kDouble * widest * widest + 2 * kFloat * parameters;
 }

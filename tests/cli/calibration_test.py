@@ -110,6 +110,12 @@ class Effort(ProgramTest):
         self.assertLess(3 * plan["seconds"], plan["thorough_seconds"])
         self.assertGreaterEqual(plan["num_calibration_tokens"], plan["least_calibration_tokens"])
 
+    def test_the_plan_has_the_time_of_the_tokens_that_are_asked_for(self):
+        few, many = (self.plan("--num-sequences", str(rows), "--seq-len", "512") for rows in (8, 80))
+        self.assertEqual([few["num_calibration_tokens"], many["num_calibration_tokens"]], [8 * 512, 80 * 512])
+        self.assertLess(3 * few["seconds"], many["seconds"])
+        self.assertEqual(few["thorough_seconds"], many["thorough_seconds"])
+
     def test_wide_statistics_get_the_tokens_they_need(self):
         plan = self.plan("--scope", "group")
         self.assertGreaterEqual(plan["num_calibration_tokens"], plan["least_calibration_tokens"] + 4 * 32)
