@@ -1,5 +1,5 @@
 // HDF5 files as this project writes and reads them: groups, attributes, plain datasets of float64,
-// float32, int64 and strings. Files are byte-identical for equal contents (no times are stored). The attribute
+// int64 and strings, string attributes. Files are byte-identical for equal contents (no times are stored). The attribute
 // `checksum` of a dataset covers its data: damage is an Error when they are read.
 #pragma once
 
@@ -20,13 +20,8 @@ class Hdf5Writer {
 
   // Paths are absolute ("/layers/3/gram"); missing groups are created.
   void attribute(const std::string& object, const std::string& name, const std::string& value);
-  void attribute(const std::string& object, const std::string& name, std::int64_t value);
-  void attribute(const std::string& object, const std::string& name, double value);
   // `dimensions` labels the axes (h5py: dataset.dims[i].label); as many as the shape has, or none.
   void dataset(const std::string& path, std::span<const double> values,
-               const std::vector<std::int64_t>& shape,
-               const std::vector<std::string>& dimensions = {});
-  void dataset(const std::string& path, std::span<const float> values,
                const std::vector<std::int64_t>& shape,
                const std::vector<std::string>& dimensions = {});
   void dataset(const std::string& path, std::span<const std::int64_t> values,
@@ -51,13 +46,10 @@ class Hdf5Reader {
   bool contains(const std::string& path) const;
   std::vector<std::string> children(const std::string& group) const;  // sorted
   std::string string_attribute(const std::string& object, const std::string& name) const;
-  std::int64_t int_attribute(const std::string& object, const std::string& name) const;
-  double double_attribute(const std::string& object, const std::string& name) const;
   std::vector<std::int64_t> shape(const std::string& path) const;
   // The shape must equal `shape`, and the file's element type the requested one.
   std::vector<double> doubles(const std::string& path,
                               const std::vector<std::int64_t>& shape) const;
-  std::vector<float> floats(const std::string& path, const std::vector<std::int64_t>& shape) const;
   std::vector<std::int64_t> ints(const std::string& path,
                                  const std::vector<std::int64_t>& shape) const;
   std::string text(const std::string& path) const;

@@ -105,19 +105,6 @@ OpenAttribute open_attribute(hid_t file, const std::string& object, const std::s
   return {std::move(attribute), std::move(type), std::move(space)};
 }
 
-template <typename Value>
-Value number_attribute(hid_t file, const std::filesystem::path& path, const std::string& object,
-                       const std::string& name, hid_t memory_type) {
-  const std::string subject = subject_of(path, object);
-  const OpenAttribute opened = open_attribute(file, object, name, subject);
-  Value value{};
-  KVC_CHECK(H5Tequal(opened.type, memory_type) > 0 &&
-                H5Sget_simple_extent_npoints(opened.space) == 1 &&
-                H5Aread(opened.attribute, memory_type, &value) >= 0,
-            "{}: attribute '{}' is not one number of the expected type", subject, name);
-  return value;
-}
-
 herr_t collect_name(hid_t, const char* name, const H5L_info_t*, void* result) {
   auto& names = *static_cast<std::vector<std::string>*>(result);
   names.emplace_back(name);
@@ -168,14 +155,6 @@ std::string Hdf5Reader::string_attribute(const std::string& object, const std::s
   return take_text(text, subject);
 }
 
-std::int64_t Hdf5Reader::int_attribute(const std::string& object, const std::string& name) const {
-  return number_attribute<std::int64_t>(file_, path_, object, name, H5T_NATIVE_INT64);
-}
-
-double Hdf5Reader::double_attribute(const std::string& object, const std::string& name) const {
-  return number_attribute<double>(file_, path_, object, name, H5T_NATIVE_DOUBLE);
-}
-
 std::vector<std::int64_t> Hdf5Reader::shape(const std::string& path) const {
   const std::string subject = subject_of(path_, path);
   return hdf5_shape(open_dataset(file_, path, subject), subject);
@@ -184,11 +163,6 @@ std::vector<std::int64_t> Hdf5Reader::shape(const std::string& path) const {
 std::vector<double> Hdf5Reader::doubles(const std::string& path,
                                         const std::vector<std::int64_t>& shape) const {
   return read_dataset<double>(file_, path_, path, shape, H5T_NATIVE_DOUBLE, "float64");
-}
-
-std::vector<float> Hdf5Reader::floats(const std::string& path,
-                                      const std::vector<std::int64_t>& shape) const {
-  return read_dataset<float>(file_, path_, path, shape, H5T_NATIVE_FLOAT, "float32");
 }
 
 std::vector<std::int64_t> Hdf5Reader::ints(const std::string& path,

@@ -168,25 +168,10 @@ void Hdf5Writer::attribute(const std::string& object, const std::string& name,
   write_scalar_attribute(file_, path_, object, name, hdf5_string_type(), &text);
 }
 
-void Hdf5Writer::attribute(const std::string& object, const std::string& name, std::int64_t value) {
-  write_scalar_attribute(file_, path_, object, name, H5T_NATIVE_INT64, &value);
-}
-
-void Hdf5Writer::attribute(const std::string& object, const std::string& name, double value) {
-  write_scalar_attribute(file_, path_, object, name, H5T_NATIVE_DOUBLE, &value);
-}
-
 void Hdf5Writer::dataset(const std::string& path, std::span<const double> values,
                          const std::vector<std::int64_t>& shape,
                          const std::vector<std::string>& dimensions) {
   write_dataset(file_, path_, path, values_of(H5T_NATIVE_DOUBLE, H5T_IEEE_F64LE, values), shape,
-                dimensions);
-}
-
-void Hdf5Writer::dataset(const std::string& path, std::span<const float> values,
-                         const std::vector<std::int64_t>& shape,
-                         const std::vector<std::string>& dimensions) {
-  write_dataset(file_, path_, path, values_of(H5T_NATIVE_FLOAT, H5T_IEEE_F32LE, values), shape,
                 dimensions);
 }
 
