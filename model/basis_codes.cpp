@@ -1,9 +1,6 @@
 #include "model/basis_codes.h"
 
-#include <cstring>
-
 #include "core/error.h"
-#include "core/mapped_file.h"
 #include "model/coefficient_codes.h"
 #include "model/weights.h"
 
@@ -35,20 +32,8 @@ at::Tensor completed(const at::Tensor& encoder, const at::Tensor& decoder) {
 // As the table says, whatever the file does.
 at::Tensor load_code(const Checkpoint& checkpoint, const std::string& name,
                      const BasisCodeSpec& spec) {
-  const TensorInfo& info = checkpoint.info(name, spec.shape);
-  if (spec.dtype == Dtype::kF32) {
-    at::Tensor scale = load_tensor(checkpoint, name, spec.shape, at::kFloat);
-    KVC_CHECK(scale.isfinite().logical_and(scale > 0).all().item<bool>(),
-              "{}: a scale that is not positive and finite; export again", name);
-    return scale;
-  }
-  KVC_CHECK(info.dtype == spec.dtype, "{}: stored as {}, expected {}; export again", name,
-            dtype_name(info.dtype), dtype_name(spec.dtype));
-  at::Tensor codes = at::empty(spec.shape, at::kChar);
-  const auto bytes = checkpoint.bytes(name);
-  std::memcpy(codes.data_ptr(), bytes.data(), bytes.size());
-  release_pages(bytes);
-  return codes;
+  return spec.dtype == Dtype::kF32 ? read_scales(checkpoint, name, spec.shape)
+                                   : read_codes(checkpoint, name, spec.shape);
 }
 
 bool stores_encoder(std::int64_t channels, std::int64_t coefficients) {

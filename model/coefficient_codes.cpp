@@ -55,18 +55,6 @@ at::Tensor rounded(const at::Tensor& multiples) {
   return multiples.round().clamp_(-kLargestCode, kLargestCode);
 }
 
-at::Tensor read_codes(const Checkpoint& checkpoint, const std::string& name,
-                      const std::vector<std::int64_t>& shape) {
-  const TensorInfo& info = checkpoint.info(name, shape);
-  KVC_CHECK(info.dtype == Dtype::kI8, "{}: stored as {}, expected I8; export again", name,
-            dtype_name(info.dtype));
-  at::Tensor codes = at::empty(shape, at::kChar);
-  const auto bytes = checkpoint.bytes(name);
-  std::memcpy(codes.data_ptr(), bytes.data(), bytes.size());
-  release_pages(bytes);
-  return codes;
-}
-
 }  // namespace
 
 CoefficientCodes code_coefficients(const at::Tensor& matrix, CoefficientAxis axis,
@@ -124,6 +112,26 @@ std::vector<std::int64_t> low_shape(std::vector<std::int64_t> matrix, Coefficien
   return matrix;
 }
 
+at::Tensor read_codes(const Checkpoint& checkpoint, const std::string& name,
+                      const std::vector<std::int64_t>& shape) {
+  const TensorInfo& info = checkpoint.info(name, shape);
+  KVC_CHECK(info.dtype == Dtype::kI8, "{}: stored as {}, expected I8; export again", name,
+            dtype_name(info.dtype));
+  at::Tensor codes = at::empty(shape, at::kChar);
+  const auto bytes = checkpoint.bytes(name);
+  std::memcpy(codes.data_ptr(), bytes.data(), bytes.size());
+  release_pages(bytes);
+  return codes;
+}
+
+at::Tensor read_scales(const Checkpoint& checkpoint, const std::string& name,
+                       const std::vector<std::int64_t>& shape) {
+  at::Tensor scales = load_tensor(checkpoint, name, shape, at::kFloat);
+  KVC_CHECK(scales.isfinite().logical_and(scales > 0).all().item<bool>(),
+            "{}: a scale that is not positive and finite; export again", name);
+  return scales;
+}
+
 at::Tensor load_coefficients(const Checkpoint& checkpoint, const std::string& name,
                              const std::vector<std::int64_t>& shape, CoefficientAxis axis,
                              at::ScalarType dtype) {
@@ -133,9 +141,7 @@ at::Tensor load_coefficients(const Checkpoint& checkpoint, const std::string& na
   const auto index = static_cast<std::size_t>(axis_index(axis));
   const std::string scale = scale_name(name), low = low_name(name);
   CoefficientCodes codes{.codes = read_codes(checkpoint, name, shape), .low = {}, .scale = {}};
-  codes.scale = load_tensor(checkpoint, scale, {shape[index]}, at::kFloat);
-  KVC_CHECK(codes.scale.isfinite().logical_and(codes.scale > 0).all().item<bool>(),
-            "{}: a scale that is not positive and finite; export again", scale);
+  codes.scale = read_scales(checkpoint, scale, {shape[index]});
   if (checkpoint.contains(low)) {
     const std::vector<std::int64_t>& found = checkpoint.info(low).shape;
     const std::int64_t wide = found.size() == shape.size() ? found[index] : 0;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/checkpoint.h"
 
@@ -36,8 +37,15 @@ std::string low_name(const std::string& matrix);
 std::vector<std::int64_t> low_shape(std::vector<std::int64_t> matrix, CoefficientAxis axis,
                                     std::int64_t wide);
 
-// A matrix of that shape in `dtype`, whether it is stored as codes or as numbers. Codes only where `axis` is given. Error
-// naming a tensor that is missing or has another shape or type, or scales that are not positive and finite.
+// Codes of 8 bits, and float32 scales, as they are stored. Error naming a tensor that is missing or has another shape or
+// type, or scales that are not positive and finite.
+at::Tensor read_codes(const Checkpoint& checkpoint, const std::string& name,
+                      const std::vector<std::int64_t>& shape);
+at::Tensor read_scales(const Checkpoint& checkpoint, const std::string& name,
+                       const std::vector<std::int64_t>& shape);
+
+// A matrix of that shape in `dtype`, whether it is stored as codes or as numbers. Codes only where `axis` is given. Errors
+// as of those.
 at::Tensor load_coefficients(const Checkpoint& checkpoint, const std::string& name,
                              const std::vector<std::int64_t>& shape, CoefficientAxis axis,
                              at::ScalarType dtype);

@@ -33,6 +33,20 @@ LaunchError check_rows(const DenseAttention& params, const DeviceRows& rows, con
   return {};
 }
 
+template <class Params>
+LaunchError check_query(const Params& params, const std::string& name, int most_heads) {
+  if (params.num_kv_heads <= 0 || params.num_heads % params.num_kv_heads != 0 ||
+      params.num_heads / params.num_kv_heads > most_heads) {
+    return name + std::to_string(params.num_heads) + " query heads on " +
+           std::to_string(params.num_kv_heads) + " KV heads, expected 1 to " +
+           std::to_string(most_heads) + " on each";
+  }
+  if (params.element != DeviceElement::kBFloat16 && params.element != DeviceElement::kFloat16) {
+    return name + "the query is bfloat16 or float16";
+  }
+  return {};
+}
+
 }  // namespace
 
 bool needs_decoding(const DeviceRows& rows) {
@@ -52,14 +66,8 @@ LaunchError check_dense_attention(const DenseAttention& params, int num_sources)
            ", expected 32, 64, 128 or, of one store, 256";
   }
   const int most_heads = head_dim * num_sources <= 128 ? 16 : 8;  // what registers hold
-  if (params.num_kv_heads <= 0 || params.num_heads % params.num_kv_heads != 0 ||
-      params.num_heads / params.num_kv_heads > most_heads) {
-    return name + std::to_string(params.num_heads) + " query heads on " +
-           std::to_string(params.num_kv_heads) + " KV heads, expected 1 to " +
-           std::to_string(most_heads) + " on each";
-  }
-  if (params.element != DeviceElement::kBFloat16 && params.element != DeviceElement::kFloat16) {
-    return name + "the query is bfloat16 or float16";
+  if (LaunchError error = check_query(params, name, most_heads); !error.empty()) {
+    return error;
   }
   const DeviceRope& rope = params.raw_keys.rope;
   for (int source = 0; source < num_sources; ++source) {
@@ -185,14 +193,8 @@ LaunchError check_coded_attention(const CodedAttention& params) {
   if (!meets_heads(head_dim)) {
     return name + "head_dim " + std::to_string(head_dim) + ", expected 32, 64, 128 or 256";
   }
-  if (params.num_kv_heads <= 0 || params.num_heads % params.num_kv_heads != 0 ||
-      params.num_heads / params.num_kv_heads > most_heads) {
-    return name + std::to_string(params.num_heads) + " query heads on " +
-           std::to_string(params.num_kv_heads) + " KV heads, expected 1 to " +
-           std::to_string(most_heads) + " on each";
-  }
-  if (params.element != DeviceElement::kBFloat16 && params.element != DeviceElement::kFloat16) {
-    return name + "the query is bfloat16 or float16";
+  if (LaunchError error = check_query(params, name, most_heads); !error.empty()) {
+    return error;
   }
   if (params.codes.count > head_dim) {
     return name + std::to_string(params.codes.count) + " coefficients of a head's keys, expected " +
