@@ -1,22 +1,13 @@
 """Stores of random factors in pages, for every form of the keys, and what plain torch makes of them."""
 
 import json
-import os
-import pathlib
-import sys
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait in loops take the time of those that work
-import torch  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
+import source_tree  # first: torch and kvconvert read what it sets
+import torch
+from safetensors.torch import save_file
 
-ROOT = pathlib.Path(os.environ.get("KVC_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(ROOT / "python"))
-if "KVC_BIN_DIR" in os.environ:
-    LIBRARIES = pathlib.Path(os.environ["KVC_BIN_DIR"]).parent / "lib"
-    os.environ.setdefault("KVCONVERT_OPS", str(LIBRARIES / "libkvconvert_ops.so"))
-
-from kvconvert.codes import TILE, CodedCheckpoint  # noqa: E402
-from kvconvert.factors import load_factors  # noqa: E402
+from kvconvert.codes import TILE, CodedCheckpoint
+from kvconvert.factors import load_factors
 
 GAINS = torch.tensor([0.5, 0.70710678, 1, 1.41421356, 2, 4, 8, 16])
 HEADS, POSITIONS = 2, 2048

@@ -1,25 +1,17 @@
 #!/usr/bin/env python3
 """Prompts' attention on devices, in torch, against plain formulas and the library's kernel for the CPU."""
 
-import os
-import pathlib
 import random
-import sys
 import unittest
 from unittest import mock
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait in loops take the time of those that work
-import torch  # noqa: E402
+import source_tree  # first: torch and kvconvert read what it sets
+import torch
 
-ROOT = pathlib.Path(os.environ.get("KVC_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(ROOT / "python"))
-if "KVC_BIN_DIR" in os.environ:
-    os.environ.setdefault("KVCONVERT_OPS", str(pathlib.Path(os.environ["KVC_BIN_DIR"]).parent / "lib/libkvconvert_ops.so"))
-
-from kvconvert import device_prompts  # noqa: E402
-from kvconvert.codes import TILE, exact_start, tile_start  # noqa: E402
-from kvconvert.device_prompts import BLOCK, PromptBlocks  # noqa: E402
-from kvconvert.tiled_attention import attend_prompt  # noqa: E402
+from kvconvert import device_prompts
+from kvconvert.codes import TILE, exact_start, tile_start
+from kvconvert.device_prompts import BLOCK, PromptBlocks
+from kvconvert.tiled_attention import attend_prompt
 
 HEAD_DIM = 16
 

@@ -2,24 +2,16 @@
 """Latents in an engine's pages (kvconvert/latent_pages.py) against those of dense tensors, and against plain torch."""
 
 import itertools
-import os
-import pathlib
-import sys
 import unittest
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait in loops take the time of those that work
-import torch  # noqa: E402
+import source_tree  # first: torch and kvconvert read what it sets
+import torch
 
-ROOT = pathlib.Path(os.environ.get("KVC_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(ROOT / "python"))
-if "KVC_BIN_DIR" in os.environ:
-    os.environ.setdefault("KVCONVERT_OPS", str(pathlib.Path(os.environ["KVC_BIN_DIR"]).parent / "lib/libkvconvert_ops.so"))
-
-from kvconvert._ops import ops  # noqa: E402
-from kvconvert.latent_attention import StoredRows, attend_rows  # noqa: E402
-from kvconvert.latent_pages import pages_class  # noqa: E402
-from kvconvert.latents import HeadNorm, Latents, LayerForm  # noqa: E402
-from latent_cases import Checkpoint, angles  # noqa: E402
+from kvconvert._ops import ops
+from kvconvert.latent_attention import StoredRows, attend_rows
+from kvconvert.latent_pages import pages_class
+from kvconvert.latents import HeadNorm, Latents, LayerForm
+from latent_cases import Checkpoint, angles
 
 SCALE = 0.3
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 4e-2, torch.float16: 8e-3}

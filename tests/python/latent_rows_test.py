@@ -2,25 +2,17 @@
 """Attention of single tokens over latents and exact rows (kvconvert/latent_attention.py) against plain torch in float64."""
 
 import itertools
-import os
-import pathlib
-import sys
 import unittest
 from unittest import mock
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait in loops take the time of those that work
-import torch  # noqa: E402
+import source_tree  # first: torch and kvconvert read what it sets
+import torch
 
-ROOT = pathlib.Path(os.environ.get("KVC_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(ROOT / "python"))
-if "KVC_BIN_DIR" in os.environ:
-    os.environ.setdefault("KVCONVERT_OPS", str(pathlib.Path(os.environ["KVC_BIN_DIR"]).parent / "lib/libkvconvert_ops.so"))
-
-import kvconvert.tiled_attention  # noqa: E402
-from kvconvert._ops import ops  # noqa: E402
-from kvconvert.latent_attention import StoredRows, attend_rows  # noqa: E402
-from kvconvert.latents import Latents, LayerForm, turned  # noqa: E402
-from latent_cases import Checkpoint, angles  # noqa: E402
+import kvconvert.tiled_attention
+from kvconvert._ops import ops
+from kvconvert.latent_attention import StoredRows, attend_rows
+from kvconvert.latents import Latents, LayerForm, turned
+from latent_cases import Checkpoint, angles
 
 
 def expected(latents, place, query, rows, scale, softcap):

@@ -1,15 +1,11 @@
 #!/usr/bin/env python3
 """Which open tiles of vLLM's sequences are kept where."""
 
-import os
-import pathlib
-import sys
 import unittest
 
-ROOT = pathlib.Path(os.environ.get("KVC_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(ROOT / "python"))
+import source_tree  # noqa: F401 (first: it names this tree's package)
 
-from kvconvert.vllm.open_tiles import OpenTiles  # noqa: E402
+from kvconvert.vllm.open_tiles import OpenTiles
 
 
 class Places(unittest.TestCase):

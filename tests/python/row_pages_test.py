@@ -1,23 +1,15 @@
 #!/usr/bin/env python3
 """Rows in an engine's pages, and sums of several layers' rows (kvconvert/row_pages.py), against plain torch."""
 
-import os
-import pathlib
-import sys
 import unittest
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait in loops take the time of those that work
-import torch  # noqa: E402
+import source_tree  # first: torch and kvconvert read what it sets
+import torch
 
-ROOT = pathlib.Path(os.environ.get("KVC_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
-sys.path.insert(0, str(ROOT / "python"))
-if "KVC_BIN_DIR" in os.environ:
-    os.environ.setdefault("KVCONVERT_OPS", str(pathlib.Path(os.environ["KVC_BIN_DIR"]).parent / "lib/libkvconvert_ops.so"))
-
-from kvconvert._ops import ops  # noqa: E402
-from kvconvert.factors import basis_channels  # noqa: E402
-from kvconvert.fused import Fusion  # noqa: E402
-from kvconvert.row_pages import LayerRows, store_rows  # noqa: E402
+from kvconvert._ops import ops
+from kvconvert.factors import basis_channels
+from kvconvert.fused import Fusion
+from kvconvert.row_pages import LayerRows, store_rows
 
 SCALE, LAYERS = 0.3, 3
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 4e-2, torch.float16: 8e-3}
