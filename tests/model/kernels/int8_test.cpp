@@ -6,12 +6,14 @@
 
 #include "model/kernels/element.h"
 #include "model/kernels/int8_product.h"
+#include "tests/model/kernels/product_checks.h"
 #include "tests/model/kernels/random_values.h"
-#include "tests/model/kernels/targets.h"
 
 namespace kvc {
 namespace {
 
+using testing::expect_products_match;
+using testing::expect_range_changes_nothing;
 using testing::on_every_target;
 using testing::random_values;
 
@@ -111,13 +113,6 @@ struct Product {
     params = {{codes.data(), scales.data(), num_out, num_in}, x.data(), x_scales.data(), num_rows};
   }
 
-  using Kernel = void (*)(const Int8ProductParams&, std::int64_t, std::int64_t, float*);
-  std::vector<float> run(Kernel kernel, std::int64_t first, std::int64_t last) const {
-    std::vector<float> y(static_cast<std::size_t>(params.num_rows * (last - first)), NAN);
-    kernel(params, first, last, y.data());
-    return y;
-  }
-
   std::int64_t groups;
   std::vector<std::int8_t> codes;
   std::vector<std::uint16_t> scales;
@@ -146,27 +141,14 @@ TEST_P(Int8Product, MatchesReference) {
   const double tolerance = 1e-5 * std::sqrt(num_in);
   for (const std::int64_t num_out : {1, 4, 7, 37}) {
     const Product product(num_rows, num_out, num_in);
-    const std::vector<float> expected = product.run(int8_product_reference, 0, num_out);
-    on_every_target([&] {
-      const std::vector<float> actual = product.run(int8_product, 0, num_out);
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        ASSERT_NEAR(actual[i], expected[i], tolerance) << "output " << i;
-      }
-    });
+    expect_products_match(int8_product, int8_product_reference, product.params, num_out, tolerance);
   }
 }
 
 TEST_P(Int8Product, DoesNotDependOnTheRange) {
   const auto [num_rows, num_in] = GetParam();
   const Product product(num_rows, 37, num_in);
-  const std::vector<float> whole = product.run(int8_product, 0, 37);
-  const std::vector<float> part = product.run(int8_product, 5, 19);
-  for (std::int64_t row = 0; row < num_rows; ++row) {
-    for (std::int64_t output = 5; output < 19; ++output) {
-      ASSERT_EQ(part[static_cast<std::size_t>(row * 14 + output - 5)],
-                whole[static_cast<std::size_t>(row * 37 + output)]);
-    }
-  }
+  expect_range_changes_nothing(int8_product, product.params);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Int8Product,

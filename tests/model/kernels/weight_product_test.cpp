@@ -7,14 +7,16 @@
 #include <tuple>
 
 #include "model/kernels/element.h"
+#include "tests/model/kernels/product_checks.h"
 #include "tests/model/kernels/random_values.h"
-#include "tests/model/kernels/targets.h"
 
 namespace kvc {
 namespace {
 
-using testing::on_every_target;
+using testing::expect_products_match;
+using testing::expect_range_changes_nothing;
 using testing::random_values;
+using testing::run_product;
 
 struct Product {
   Product(WeightElement type, std::int64_t num_rows, std::int64_t num_out, std::int64_t num_in)
@@ -34,13 +36,6 @@ struct Product {
       weight = wide.data();
     }
     params = {weight, type, num_out, num_in, x.data(), stride, num_rows};
-  }
-
-  using Kernel = void (*)(const WeightProductParams&, std::int64_t, std::int64_t, float*);
-  std::vector<float> run(Kernel kernel, std::int64_t first, std::int64_t last) const {
-    std::vector<float> y(static_cast<std::size_t>(params.num_rows * (last - first)), NAN);
-    kernel(params, first, last, y.data());
-    return y;
   }
 
   std::vector<float> wide, x;
@@ -70,28 +65,15 @@ TEST_P(WeightProduct, MatchesReference) {
   const double tolerance = 1e-5 * std::sqrt(num_in);
   for (const std::int64_t num_out : {1, 4, 7, 37}) {
     const Product product(type, num_rows, num_out, num_in);
-    const std::vector<float> expected = product.run(weight_product_reference, 0, num_out);
-    on_every_target([&] {
-      const std::vector<float> actual = product.run(weight_product, 0, num_out);
-      for (std::size_t i = 0; i < expected.size(); ++i) {
-        ASSERT_NEAR(actual[i], expected[i], tolerance) << "output " << i;
-      }
-    });
+    expect_products_match(weight_product, weight_product_reference, product.params, num_out,
+                          tolerance);
   }
 }
 
-// So that results do not depend on the number of threads.
 TEST_P(WeightProduct, DoesNotDependOnTheRange) {
   const auto [type, num_rows, num_in] = GetParam();
   const Product product(type, num_rows, 37, num_in);
-  const std::vector<float> whole = product.run(weight_product, 0, 37);
-  const std::vector<float> part = product.run(weight_product, 5, 19);
-  for (std::int64_t row = 0; row < num_rows; ++row) {
-    for (std::int64_t output = 5; output < 19; ++output) {
-      ASSERT_EQ(part[static_cast<std::size_t>(row * 14 + output - 5)],
-                whole[static_cast<std::size_t>(row * 37 + output)]);
-    }
-  }
+  expect_range_changes_nothing(weight_product, product.params);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, WeightProduct,
@@ -107,7 +89,7 @@ TEST(WeightProduct, DoesNotReadPastARow) {
   for (std::size_t i = 20; i < product.wide.size(); ++i) {
     product.wide[i] = NAN;
   }
-  const std::vector<float> y = product.run(weight_product, 0, 5);
+  const std::vector<float> y = run_product(weight_product, product.params, 0, 5);
   EXPECT_FALSE(std::isnan(y[0]));
   EXPECT_TRUE(std::isnan(y[1]));
 }

@@ -6,11 +6,11 @@
 #include <tuple>
 #include <vector>
 
-#include "runtime/kernels/cpu_features.h"
 #include "runtime/kernels/decode_attention.h"
 #include "runtime/kernels/fused_attention.h"
 #include "runtime/kernels/query_quads.h"
 #include "tests/runtime/kernels/kernel_inputs.h"
+#include "tests/runtime/kernels/runtime_targets.h"
 
 namespace kvc {
 namespace {
@@ -21,22 +21,13 @@ using testing::random_bfloat16;
 using testing::random_numbers;
 using testing::StoredRows;
 using testing::tolerance_of_values;
+using testing::with_and_without_instructions;
 
 constexpr std::int64_t kNumKvHeads = 2;
 
 struct Range {
   std::int64_t first, last;
 };
-
-// check() with special instructions and without.
-template <class Check>
-void with_and_without_instructions(const Check& check) {
-  for (const bool special : {true, false}) {
-    allow_special_instructions(special);
-    check();
-  }
-  allow_special_instructions(true);
-}
 
 class AttendedRows : public ::testing::TestWithParam<KvElement> {
  protected:

@@ -1,7 +1,6 @@
 #include "runtime/kernels/coded_attention.h"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +11,7 @@
 #include "runtime/kernels/cpu_features.h"
 #include "tests/runtime/kernels/coded_inputs.h"
 #include "tests/runtime/kernels/kernel_inputs.h"
+#include "tests/runtime/kernels/runtime_targets.h"
 
 namespace kvc {
 namespace {
@@ -22,6 +22,7 @@ using testing::layout_of;
 using testing::Partial;
 using testing::partials_close;
 using testing::random_numbers;
+using testing::with_best_and_every_target;
 
 // What values are made of: sums of levels, which codes stand for, instead of codes.
 Partial as_levels(const TileLayout& layout, Partial partial) {
@@ -41,23 +42,7 @@ Partial as_levels(const TileLayout& layout, Partial partial) {
 // Form, coefficients of keys from width 1 on, gain, head_dim, query heads per KV head.
 using Shape = std::tuple<CodedForm, std::vector<std::int64_t>, bool, std::int64_t, std::int64_t>;
 
-class CodedAttention : public ::testing::TestWithParam<Shape> {
- protected:
-  ~CodedAttention() override { choose(0); }
-  // 0: whatever is best.
-  static void choose(std::int64_t target) {
-    allow_special_instructions(target == 0);
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-  static std::vector<std::int64_t> targets() {
-    std::vector<std::int64_t> each{0};
-    for (std::int64_t all = hwy::SupportedTargets(); all != 0; all &= all - 1) {
-      each.push_back(all & -all);
-    }
-    return each;
-  }
-};
+class CodedAttention : public ::testing::TestWithParam<Shape> {};
 
 // The first token's keys have something besides.
 TEST_P(CodedAttention, MatchesReferenceForTheFirstToken) {
@@ -91,19 +76,16 @@ TEST_P(CodedAttention, MatchesReferenceForTheFirstToken) {
       EXPECT_NEAR(std::exp(expected[head] - log_sum(whole)),
                   1 - std::exp(log_sum(others) - log_sum(whole)), 1e-4);
     }
-    for (const std::int64_t target : targets()) {
-      choose(target);
+    with_best_and_every_target([&](bool) {
       Partial actual(num_heads, width);
       std::fill(scores.begin(), scores.end(), 0.0f);
       coded_attention_partial(params, segment, 0, 70, actual.view());
       for (std::size_t head = 0; head < scores.size(); ++head) {
-        EXPECT_NEAR(scores[head], expected[head], 2e-3) << hwy::TargetName(target);
+        EXPECT_NEAR(scores[head], expected[head], 2e-3);
         EXPECT_NEAR(actual.max[head] + std::log(actual.sum[head]),
-                    whole.max[head] + std::log(whole.sum[head]), 2e-3)
-            << hwy::TargetName(target);
+                    whole.max[head] + std::log(whole.sum[head]), 2e-3);
       }
-      choose(0);
-    }
+    });
   }
 }
 
@@ -128,19 +110,17 @@ TEST_P(CodedAttention, MatchesReference) {
       Partial expected(num_heads, layout.num_coefficients() + 1);
       coded_attention_partial_reference(params, segment, first, last, expected.view());
       expected = as_levels(layout, expected);
-      for (const std::int64_t target : targets()) {
-        choose(target);
+      with_best_and_every_target([&, first = first, last = last](bool is_best) {
         Partial actual(num_heads, layout.num_coefficients() + 1);
         coded_attention_partial(params, segment, first, last, actual.view());
-        choose(0);
         // Levels reach to 128, with gains to 16 times that: of the latter, a few of a token's weights being
         // as large, weights of 16 bits keep 12.
-        const bool rounds_weights = target == 0 && has_avx512_vnni();
+        const bool rounds_weights = is_best && has_avx512_vnni();
         const double tolerance = !layout.gain ? 2e-3 : rounds_weights ? 128 * 16.0 / 4096 : 2e-2;
         EXPECT_TRUE(partials_close(as_levels(layout, actual), expected, tolerance))
-            << hwy::TargetName(target) << ", tokens " << first << " .. " << last
+            << "tokens " << first << " .. " << last
             << (segment.positions == nullptr ? "" : " at positions of their own");
-      }
+      });
     }
   }
 }

@@ -1,16 +1,15 @@
 #include "runtime/kernels/prompt_attention.h"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <cmath>
 #include <cstring>
 
 #include "runtime/kernels/code_tiles.h"
-#include "runtime/kernels/cpu_features.h"
 #include "runtime/kernels/kv_element.h"
 #include "runtime/kernels/narrow.h"
 #include "tests/runtime/kernels/kernel_inputs.h"
+#include "tests/runtime/kernels/runtime_targets.h"
 
 namespace kvc {
 namespace {
@@ -134,22 +133,9 @@ constexpr Shape kShapes[] = {
 
 class EveryPromptTarget : public ::testing::TestWithParam<std::int64_t> {
  protected:
-  EveryPromptTarget() { choose(GetParam()); }
-  ~EveryPromptTarget() override { choose(0); }
-  static void choose(std::int64_t target) {
-    allow_special_instructions(true);
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
+  ~EveryPromptTarget() override { allow_special_instructions(true); }
+  testing::ChosenTarget chosen_{GetParam()};
 };
-
-std::vector<std::int64_t> targets() {
-  std::vector<std::int64_t> each;
-  for (std::int64_t all = hwy::SupportedTargets(); all != 0; all &= all - 1) {
-    each.push_back(all & -all);
-  }
-  return each;
-}
 
 TEST_P(EveryPromptTarget, AttendsToPromptsAsTheReferenceDoes) {
   for (const Shape& shape : kShapes) {
@@ -174,7 +160,8 @@ TEST_P(EveryPromptTarget, AttendsToPromptsAsTheReferenceDoes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(PromptAttention, EveryPromptTarget, ::testing::ValuesIn(targets()));
+INSTANTIATE_TEST_SUITE_P(PromptAttention, EveryPromptTarget,
+                         ::testing::ValuesIn(testing::every_target()));
 
 TEST(PromptAttention, DoesNotDependOnCuts) {
   for (const Shape& shape : kShapes) {

@@ -1,15 +1,14 @@
 // Every instruction set that this machine has, not only the best.
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "runtime/kernels/cpu_features.h"
 #include "runtime/kernels/decode_attention.h"
 #include "runtime/kernels/fused_attention.h"
 #include "tests/runtime/kernels/kernel_inputs.h"
+#include "tests/runtime/kernels/runtime_targets.h"
 
 namespace kvc {
 namespace {
@@ -19,23 +18,7 @@ using testing::partials_close;
 using testing::random_numbers;
 using testing::StoredRows;
 
-class EveryTarget : public ::testing::TestWithParam<KvElement> {
- protected:
-  ~EveryTarget() override { choose(0); }
-  // 0: whatever is best.
-  static void choose(std::int64_t target) {
-    allow_special_instructions(target == 0);
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-  static std::vector<std::int64_t> targets() {
-    std::vector<std::int64_t> each{0};
-    for (std::int64_t all = hwy::SupportedTargets(); all != 0; all &= all - 1) {
-      each.push_back(all & -all);
-    }
-    return each;
-  }
-};
+class EveryTarget : public ::testing::TestWithParam<KvElement> {};
 
 TEST_P(EveryTarget, AttendsAsTheReferenceDoes) {
   const KvElement element = GetParam();
@@ -60,18 +43,15 @@ TEST_P(EveryTarget, AttendsAsTheReferenceDoes) {
     Partial expected(num_heads, head_dim), expected_fused(num_heads, head_dim);
     decode_attention_partial_reference(params, segment, 3, 90, expected.view());
     fused_attention_partial_reference(params, fused, 3, 90, expected_fused.view());
-    for (const std::int64_t target : targets()) {
-      choose(target);
+    testing::with_best_and_every_target([&](bool) {
       Partial actual(num_heads, head_dim), actual_fused(num_heads, head_dim);
       decode_attention_partial(params, segment, 3, 90, actual.view());
       fused_attention_partial(params, fused, 3, 90, actual_fused.view());
       const double tolerance =
           std::max(is_quantised(element) ? 1e-3 : 2e-5, testing::tolerance_of_values(element));
-      choose(0);
-      EXPECT_TRUE(partials_close(actual, expected, tolerance)) << hwy::TargetName(target);
-      EXPECT_TRUE(partials_close(actual_fused, expected_fused, tolerance))
-          << hwy::TargetName(target);
-    }
+      EXPECT_TRUE(partials_close(actual, expected, tolerance));
+      EXPECT_TRUE(partials_close(actual_fused, expected_fused, tolerance));
+    });
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/runtime/kernels/cuda/case_inputs.h"
+#include "tests/testing/error_of.h"
 
 namespace kvc::testing {
 namespace {

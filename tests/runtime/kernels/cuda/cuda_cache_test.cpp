@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
-#include <ostream>
 #include <string>
 #include <vector>
 
@@ -11,30 +10,19 @@
 #include "runtime/kernels/cuda/code_tiles_kernel.h"
 #include "runtime/kernels/cuda/quantise_rows_kernel.h"
 #include "runtime/kernels/narrow.h"
-#include "tests/runtime/kernels/cuda/emulated_backend.h"
-#include "tests/runtime/kernels/cuda/kernel_cases.h"
+#include "tests/runtime/kernels/cuda/emulated_cases.h"
 
 namespace kvc::testing {
-
-void PrintTo(const KernelCase& cache_case, std::ostream* to) { *to << cache_case.name; }
-
 namespace {
 
-class CudaCache : public ::testing::TestWithParam<KernelCase> {};
-
-TEST_P(CudaCache, MatchesReferenceInAnyOrderOfThreads) {
-  for (const ThreadOrder order : {ThreadOrder::kForward, ThreadOrder::kBackward}) {
-    EmulatedBackend backend(order);
-    EXPECT_EQ(GetParam().run(backend), "");
-  }
-}
-
-std::string name_of(const ::testing::TestParamInfo<KernelCase>& info) { return info.param.name; }
-
-INSTANTIATE_TEST_SUITE_P(Codes, CudaCache, ::testing::ValuesIn(code_cases()), name_of);
-INSTANTIATE_TEST_SUITE_P(Pages, CudaCache, ::testing::ValuesIn(paged_cases()), name_of);
-INSTANTIATE_TEST_SUITE_P(OpenTiles, CudaCache, ::testing::ValuesIn(open_tile_cases()), name_of);
-INSTANTIATE_TEST_SUITE_P(Budgets, CudaCache, ::testing::ValuesIn(budget_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Codes, EmulatedKernel, ::testing::ValuesIn(code_cases()),
+                         kernel_case_name);
+INSTANTIATE_TEST_SUITE_P(Pages, EmulatedKernel, ::testing::ValuesIn(paged_cases()),
+                         kernel_case_name);
+INSTANTIATE_TEST_SUITE_P(OpenTiles, EmulatedKernel, ::testing::ValuesIn(open_tile_cases()),
+                         kernel_case_name);
+INSTANTIATE_TEST_SUITE_P(Budgets, EmulatedKernel, ::testing::ValuesIn(budget_cases()),
+                         kernel_case_name);
 
 // Every finite float16, what lies between two of them, and numbers beyond.
 TEST(Float16Bounds, AreTheReferences) {

@@ -1,33 +1,19 @@
 // Kernels of a decoding step, their own source run on the CPU, against plain loops.
 #include <gtest/gtest.h>
 
-#include <ostream>
 #include <string>
 
 #include "runtime/kernels/cuda/device_random.h"
 #include "runtime/kernels/cuda/few_rows_product.h"
-#include "tests/runtime/kernels/cuda/emulated_backend.h"
-#include "tests/runtime/kernels/cuda/kernel_cases.h"
+#include "tests/runtime/kernels/cuda/emulated_cases.h"
 
 namespace kvc::testing {
-
-void PrintTo(const KernelCase& step_case, std::ostream* to) { *to << step_case.name; }
-
 namespace {
 
-class CudaStep : public ::testing::TestWithParam<KernelCase> {};
-
-TEST_P(CudaStep, MatchesReferenceInAnyOrderOfThreads) {
-  for (const ThreadOrder order : {ThreadOrder::kForward, ThreadOrder::kBackward}) {
-    EmulatedBackend backend(order);
-    EXPECT_EQ(GetParam().run(backend), "");
-  }
-}
-
-std::string name_of(const ::testing::TestParamInfo<KernelCase>& info) { return info.param.name; }
-
-INSTANTIATE_TEST_SUITE_P(Parts, CudaStep, ::testing::ValuesIn(step_cases()), name_of);
-INSTANTIATE_TEST_SUITE_P(Samples, CudaStep, ::testing::ValuesIn(sample_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Parts, EmulatedKernel, ::testing::ValuesIn(step_cases()),
+                         kernel_case_name);
+INSTANTIATE_TEST_SUITE_P(Samples, EmulatedKernel, ::testing::ValuesIn(sample_cases()),
+                         kernel_case_name);
 
 // Known answers of the authors' library (Random123, kat_vectors).
 TEST(Philox, GivesTheKnownAnswers) {
