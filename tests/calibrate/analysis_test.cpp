@@ -4,9 +4,9 @@
 
 #include <cmath>
 
-#include "core/error.h"
 #include "core/hdf5.h"
 #include "core/output.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/test_tensors.h"
@@ -100,13 +100,11 @@ TEST_F(Analysis, WritesEveryMatrixAndItsPicture) {
 }
 
 TEST_F(Analysis, RefusesWhatIsNoConversion) {
-  try {
-    analyze(Checkpoint::open(model_), tokens_,
-            {.num_tokens = 30, .conversion = directory_ / "none"}, out_, false);
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("none"));
-  }
+  EXPECT_THAT(error_of([&] {
+                analyze(Checkpoint::open(model_), tokens_,
+                        {.num_tokens = 30, .conversion = directory_ / "none"}, out_, false);
+              }),
+              HasSubstr("none"));
   EXPECT_FALSE(std::filesystem::exists(out_));
 }
 

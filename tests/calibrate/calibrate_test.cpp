@@ -12,6 +12,7 @@
 #include "core/statistics_file.h"
 #include "model/decoder.h"
 #include "model/token_input.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/statistics.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/tensor_matchers.h"
@@ -178,12 +179,8 @@ TEST_P(CalibrateFileTest, RefusesEvaluationTokensAndExistingOutputs) {
   write_token_set(directory_ / "tokens.h5", tokens);
   const Checkpoint checkpoint = Checkpoint::open(directory_ / "model");
   const TokenInput input{.tokens = directory_ / "tokens.h5"};
-  try {
-    load_calibration_tokens(input, checkpoint, 96);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("evaluation split"));
-  }
+  EXPECT_THAT(error_of([&] { load_calibration_tokens(input, checkpoint, 96); }),
+              HasSubstr("evaluation split"));
   tokens.split = "calibration";
   std::filesystem::remove(input.tokens);
   write_token_set(input.tokens, tokens);

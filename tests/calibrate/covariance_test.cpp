@@ -10,6 +10,7 @@
 #include "core/hdf5.h"
 #include "core/statistics_file.h"
 #include "model/decoder.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/statistics.h"
 #include "tests/testing/test_tensors.h"
 
@@ -185,12 +186,7 @@ class CovarianceFileTest : public CovarianceTest {};
 INSTANTIATE_TEST_SUITE_P(Llama, CovarianceFileTest, ::testing::Values("llama"));
 
 TEST_P(CovarianceFileTest, RefusesTextOfSinksAloneAndOtherCheckpoints) {
-  try {
-    run({{1, 2, 3}, {4}}, "c.h5");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("--sink"));
-  }
+  EXPECT_THAT(error_of([&] { run({{1, 2, 3}, {4}}, "c.h5"); }), HasSubstr("--sink"));
   EXPECT_FALSE(std::filesystem::exists(directory_ / "c.h5"));
   const auto file = run(random_ids(1, 9, 96, 1), "d.h5");
   EXPECT_THROW(read_joint_sum(file, "another", 0, 32), Error);

@@ -7,10 +7,10 @@
 
 #include "convert/coded/coded_plan.h"
 #include "convert/coded/coded_settings.h"
-#include "core/error.h"
 #include "core/safetensors.h"
 #include "model/layer_stream.h"
 #include "tests/convert/coded_fixture.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/tensor_matchers.h"
 
 namespace kvc {
@@ -236,12 +236,8 @@ TEST_F(CodedConversion, IsTheSameEveryTime) {
 TEST_F(CodedConversion, RefusesTooFewTokens) {
   write_model({}, 4);  // 4 * 92 tokens against 4 * 128 channels of the group
   EXPECT_NO_THROW(convert_to("layer", settings(0.25, "layer")));
-  try {
-    convert_to("group", settings(0.25, "group"));
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("368 tokens, expected at least 512"));
-  }
+  EXPECT_THAT(error_of([&] { convert_to("group", settings(0.25, "group")); }),
+              HasSubstr("368 tokens, expected at least 512"));
 }
 
 }  // namespace

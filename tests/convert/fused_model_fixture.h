@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "convert/convert.h"
-#include "core/error.h"
 #include "export/export.h"
 #include "runtime/engine.h"
 #include "tests/testing/synthetic_checkpoint.h"
@@ -73,16 +72,6 @@ class FusedModel : public ::testing::Test {
     }
     return at::cat(rows);
   }
-  template <typename Run>
-  static std::string error_of(const Run& run) {
-    try {
-      run();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  }
-
   TemporaryDirectory directory_;
   SyntheticCheckpoint model_;
 };

@@ -65,7 +65,7 @@ struct Fixture {
 Merger ls_merger(const GroupFactorization& factors) { return {ls_encoder(factors, {}), {}}; }
 Merger mean_merger() { return {at::Tensor(), std::vector<double>(kLayers, 1.0 / kLayers)}; }
 
-double error_of(const FitErrors& errors) {
+double squared_error(const FitErrors& errors) {
   return errors.key * errors.key + errors.value * errors.value;
 }
 
@@ -149,8 +149,8 @@ TEST(GroupFit, RefittingNeverRaisesTheCalibrationError) {
     for (const Merger& merger : {ls_merger(f.factors), mean_merger()}) {
       GroupFit fit(f.group, kKvDim, f.factors.latent_proj, f.factors.reconstruct_proj, merger);
       f.feed(fit);
-      const double before = error_of(fit.merged_errors(f.factors.reconstruct_proj));
-      const double after = error_of(fit.merged_errors(fit.refit()));
+      const double before = squared_error(fit.merged_errors(f.factors.reconstruct_proj));
+      const double after = squared_error(fit.merged_errors(fit.refit()));
       EXPECT_LE(after, before * (1 + 1e-12));
       if (!identical) {
         EXPECT_LT(after, 0.9 * before);

@@ -5,6 +5,7 @@
 #include "convert/plan_table.h"
 #include "convert/principal/principal_plan.h"
 #include "core/error.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/synthetic_checkpoint.h"
 
 namespace kvc::own_cache_test {
@@ -70,24 +71,17 @@ TEST(OwnCache, HasNoMetricOfHeads) {
   settings.method = "xkv-static";
   settings.cache_metric = CacheMetric::kFisher;
   resolve(settings);
-  try {
-    make_plan(latent_attention(), settings, /*force=*/true);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("--metric fisher"));
-  }
+  EXPECT_THAT(error_of([&] { make_plan(latent_attention(), settings, /*force=*/true); }),
+              HasSubstr("--metric fisher"));
 }
 
 TEST(OwnCache, IsNotConverted) {
   for (const char* method : {"commonkv", "palu"}) {
     ConvertSettings settings;
     settings.method = method;
-    try {
-      make_plan(latent_attention(), settings, /*force=*/true);
-      FAIL() << method;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("no key and value projections"));
-    }
+    EXPECT_THAT(error_of([&] { make_plan(latent_attention(), settings, /*force=*/true); }),
+                HasSubstr("no key and value projections"))
+        << method;
   }
 }
 

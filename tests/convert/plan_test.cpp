@@ -7,6 +7,7 @@
 #include "convert/plan_table.h"
 #include "convert/principal/principal_plan.h"
 #include "core/error.h"
+#include "tests/testing/error_of.h"
 
 namespace kvc::plan_test {
 namespace {
@@ -50,16 +51,6 @@ double share(const ModelConfig& config, double kept_ratio) {
   return plan_table(config, published(kept_ratio), false).unmerged_share;
 }
 
-template <typename Function>
-std::string refusal(const Function& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 TEST(ClosedForm, MatchesThePublishedSizes) {
   EXPECT_NEAR(share(llama_8b(), 0.7), 0.5385, 1e-3);
   EXPECT_NEAR(share(llama_8b(), 0.5), 0.2308, 1e-3);
@@ -71,7 +62,7 @@ TEST(ClosedForm, MatchesThePublishedSizes) {
 }
 
 TEST(ClosedForm, RefusesWhatCannotBeReached) {
-  const std::string message = refusal([] { make_plan(qwen_7b(), published(0.5), false); });
+  const std::string message = error_of([] { make_plan(qwen_7b(), published(0.5), false); });
   EXPECT_THAT(message, HasSubstr("--kept-ratio 0.5"));
   EXPECT_THAT(message, HasSubstr("0.6123"));  // smallest reachable: 2508 / 4096
   EXPECT_THAT(message, HasSubstr("--kept-ratio 0.613"));
@@ -108,13 +99,13 @@ TEST(Plan, SmallLatentsAreTheUnmergedForm) {
 TEST(Plan, AnUnmergedLatentNeverExceedsPlainKv) {
   ConvertSettings settings = published(0.5);
   settings.own<LatentSettings>().unmerged = UnmergedChoice::kLatent;
-  EXPECT_THAT(refusal([&] { make_plan(llama_8b(), settings, false); }), HasSubstr("1.40x"));
+  EXPECT_THAT(error_of([&] { make_plan(llama_8b(), settings, false); }), HasSubstr("1.40x"));
 }
 
 TEST(Plan, RefusesAGroupThatSavesNothing) {
   ConvertSettings settings;
   settings.layers_per_group = 1;
-  const std::string message = refusal([&] { make_plan(llama_8b(), settings, false); });
+  const std::string message = error_of([&] { make_plan(llama_8b(), settings, false); });
   EXPECT_THAT(message, HasSubstr("4100 bytes"));  // rank 2048, its cap, and a position
   EXPECT_THAT(message, HasSubstr("only 4096"));
   EXPECT_THAT(message, HasSubstr("--group 3"));
@@ -228,7 +219,7 @@ TEST(PaluPlan, HeadGroupsShareTheRank) {
   resolve(settings);
   EXPECT_EQ(make_plan(llama_8b(), settings, false).groups[0].key_rank, 2 * 352);
   settings.own<LatentSettings>().heads_per_group = 3;
-  EXPECT_THAT(refusal([&] { make_plan(llama_8b(), settings, false); }),
+  EXPECT_THAT(error_of([&] { make_plan(llama_8b(), settings, false); }),
               HasSubstr("--head-group 3"));
 }
 
@@ -237,7 +228,7 @@ TEST(PaluPlan, RefusesFullRank) {
   settings.method = "palu";
   settings.own<LatentSettings>().rank = 1;
   resolve(settings);
-  EXPECT_THAT(refusal([&] { make_plan(llama_8b(), settings, false); }), HasSubstr("2048"));
+  EXPECT_THAT(error_of([&] { make_plan(llama_8b(), settings, false); }), HasSubstr("2048"));
   EXPECT_NO_THROW(make_plan(llama_8b(), settings, true));
 }
 

@@ -12,10 +12,10 @@
 #include "convert/principal/principal_plan.h"
 #include "convert/run_statistics.h"
 #include "core/conversion_file.h"
-#include "core/error.h"
 #include "fisher/metric.h"
 #include "model/config.h"
 #include "model/layer_stream.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
@@ -159,12 +159,7 @@ class PrincipalConversion : public ::testing::Test {
                                 "kvconvert.groups." + name);
   }
   std::string refusal_of(ConvertSettings settings) {
-    try {
-      convert_with(settings);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    return error_of([&] { convert_with(settings); });
   }
   KvPlan plan_of(ConvertSettings settings) {
     resolve(settings);
@@ -327,12 +322,8 @@ TEST_F(PrincipalConversion, KeepsNearlyAllWhereThatIsAsked) {
 TEST_F(PrincipalConversion, RefusesWhatCannotBe) {
   ConvertSettings settings = settings_of("xkv-static");
   settings.kept_ratio = 0.04;
-  try {
-    plan_of(settings);
-    FAIL() << "sinks and window alone take 0.06";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("--kept-ratio 0.04 cannot be reached"));
-  }
+  EXPECT_THAT(error_of([&] { plan_of(settings); }),
+              HasSubstr("--kept-ratio 0.04 cannot be reached"));
   settings = settings_of("xkv");
   settings.own<PrincipalSettings>().recompress_every = 64;
   EXPECT_THAT(refusal_of(settings), HasSubstr("--later"));

@@ -8,12 +8,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <sstream>
 #include <string>
 #include <string_view>
 
-#include "core/error.h"
+#include "tests/testing/error_of.h"
 
 namespace kvc {
 
@@ -43,16 +42,6 @@ inline std::string contents(const std::filesystem::path& path) {
   std::ostringstream text;
   text << std::ifstream(path, std::ios::binary).rdbuf();
   return text.str();
-}
-
-// The message of the Error that `action` throws; "" when it throws none.
-inline std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 // A file's bytes: the length word, the header, then `data_bytes` zeros.

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "tests/testing/error_of.h"
 
 namespace kvc {
 namespace {
@@ -45,16 +46,6 @@ void write_bytes(const std::filesystem::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-template <typename Function>
-std::string message_of(Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 std::vector<std::int64_t> counting(std::size_t count) {
   std::vector<std::int64_t> values(count);
   std::iota(values.begin(), values.end(), 0);
@@ -67,9 +58,7 @@ void write_sample(const std::filesystem::path& path) {
   writer.attribute("/", "empty", std::string());
   writer.dataset("/layers/3/gram", std::vector<double>{1, 2, 3, 4, 5, 6}, {2, 3},
                  {"row", "column"});
-  writer.attribute("/layers/3", "count", std::int64_t{-7});
-  writer.attribute("/layers/3/gram", "scale", 0.25);
-  writer.dataset("/layers/10/spectrum", std::vector<float>{1.5f, -2.5f}, {2});
+  writer.dataset("/layers/10/spectrum", std::vector<double>{1.5, -2.5}, {2});
   writer.dataset("/ids", counting(100'000), {100'000}, {"token"});
   writer.dataset("/nothing", std::vector<double>{}, {0, 4});
   writer.dataset("/options", "{\"text\": \"é\"}");
@@ -81,10 +70,8 @@ TEST_F(Hdf5Test, ReadsBackWhatItWrote) {
   const Hdf5Reader reader(file("a.h5"));
   EXPECT_EQ(reader.string_attribute("/", "format"), "sample");
   EXPECT_EQ(reader.string_attribute("/", "empty"), "");
-  EXPECT_EQ(reader.int_attribute("/layers/3", "count"), -7);
-  EXPECT_EQ(reader.double_attribute("/layers/3/gram", "scale"), 0.25);
   EXPECT_THAT(reader.doubles("/layers/3/gram", {2, 3}), ElementsAre(1, 2, 3, 4, 5, 6));
-  EXPECT_THAT(reader.floats("/layers/10/spectrum", {2}), ElementsAre(1.5f, -2.5f));
+  EXPECT_THAT(reader.doubles("/layers/10/spectrum", {2}), ElementsAre(1.5, -2.5));
   EXPECT_EQ(reader.ints("/ids", {100'000}), counting(100'000));
   EXPECT_TRUE(reader.doubles("/nothing", {0, 4}).empty());
   EXPECT_EQ(reader.text("/options"), "{\"text\": \"é\"}");
@@ -126,14 +113,14 @@ TEST_F(Hdf5Test, LabelsAreWhereTheDimensionScalesInterfaceLooks) {
 TEST_F(Hdf5Test, RefusesWrongShapeTypeAndName) {
   write_sample(file("a.h5"));
   const Hdf5Reader reader(file("a.h5"));
-  EXPECT_THAT(message_of([&] {
+  EXPECT_THAT(error_of([&] {
                 reader.doubles("/layers/3/gram", {3, 2});
               }),
               HasSubstr("a.h5:/layers/3/gram: shape [2, 3], expected [3, 2]"));
-  EXPECT_THAT(message_of([&] { reader.floats("/layers/3/gram", {2, 3}); }), HasSubstr("float32"));
-  EXPECT_THAT(message_of([&] { reader.doubles("/absent", {1}); }), HasSubstr("no such dataset"));
-  EXPECT_THAT(message_of([&] { reader.text("/ids"); }), HasSubstr("string"));
-  EXPECT_THAT(message_of([&] { reader.string_attribute("/", "absent"); }), HasSubstr("absent"));
+  EXPECT_THAT(error_of([&] { reader.ints("/layers/3/gram", {2, 3}); }), HasSubstr("int64"));
+  EXPECT_THAT(error_of([&] { reader.doubles("/absent", {1}); }), HasSubstr("no such dataset"));
+  EXPECT_THAT(error_of([&] { reader.text("/ids"); }), HasSubstr("string"));
+  EXPECT_THAT(error_of([&] { reader.string_attribute("/", "absent"); }), HasSubstr("absent"));
 }
 
 TEST_F(Hdf5Test, RefusesToWriteOverAFileOrAnInconsistentDataset) {
@@ -146,14 +133,14 @@ TEST_F(Hdf5Test, RefusesToWriteOverAFileOrAnInconsistentDataset) {
 
 TEST_F(Hdf5Test, RefusesWhatIsNotAWholeHdf5File) {
   write_bytes(file("text.h5"), "not HDF5 at all");
-  EXPECT_THAT(message_of([&] { Hdf5Reader reader(file("text.h5")); }), HasSubstr("text.h5"));
-  EXPECT_THAT(message_of([&] { Hdf5Reader reader(file("absent.h5")); }), HasSubstr("no such file"));
+  EXPECT_THAT(error_of([&] { Hdf5Reader reader(file("text.h5")); }), HasSubstr("text.h5"));
+  EXPECT_THAT(error_of([&] { Hdf5Reader reader(file("absent.h5")); }), HasSubstr("no such file"));
   write_sample(file("a.h5"));
   const std::string bytes = bytes_of(file("a.h5"));
   for (std::size_t length :
        {bytes.size() - 1, bytes.size() / 2, std::size_t{100}, std::size_t{0}}) {
     write_bytes(file("cut.h5"), bytes.substr(0, length));
-    EXPECT_THAT(message_of([&] { Hdf5Reader reader(file("cut.h5")); }), HasSubstr("truncated"))
+    EXPECT_THAT(error_of([&] { Hdf5Reader reader(file("cut.h5")); }), HasSubstr("truncated"))
         << length;
   }
 }
@@ -179,7 +166,7 @@ TEST_F(Hdf5Test, FindsDamagedBytes) {
     }
     write_bytes(file("damaged.h5"), damaged);
     ++tried;
-    refused += !message_of([&] {
+    refused += !error_of([&] {
                   const Hdf5Reader reader(file("damaged.h5"));
                   EXPECT_THAT(reader.doubles("/g/x", {3}), ElementsAre(1, 2, 3)) << place;
                   EXPECT_EQ(reader.ints("/ids", {10'000}), counting(10'000)) << place;
@@ -203,7 +190,7 @@ TEST_F(Hdf5Test, FindsDamagedText) {
   bytes[place + 1] = 'T';
   write_bytes(file("damaged.h5"), bytes);
   const Hdf5Reader reader(file("damaged.h5"));
-  EXPECT_THAT(message_of([&] { reader.text("/options"); }),
+  EXPECT_THAT(error_of([&] { reader.text("/options"); }),
               HasSubstr("damaged.h5:/options: the data differ from their checksum"));
 }
 
@@ -221,12 +208,12 @@ TEST_F(Hdf5Test, FindsDamagedHeaps) {
       damaged[i] = static_cast<char>(static_cast<unsigned char>(damaged[i]) ^ flip);
       const std::string name = fmt::format("damaged{}.h5", ++number);  // a file is checked once
       write_bytes(file(name), damaged);
-      refused += !message_of([&] {
+      refused += !error_of([&] {
                     const Hdf5Reader reader(file(name));
                     EXPECT_EQ(reader.text("/options"), "{\"text\": \"é\"}") << i;
                   }).empty();
-      EXPECT_EQ(message_of([&] { Hdf5Reader reader(file(name)); }),
-                message_of([&] { Hdf5Reader reader(file(name)); }));  // a refused file stays so
+      EXPECT_EQ(error_of([&] { Hdf5Reader reader(file(name)); }),
+                error_of([&] { Hdf5Reader reader(file(name)); }));  // a refused file stays so
       std::filesystem::remove(file(name));
     }
   }
@@ -256,7 +243,7 @@ TEST_F(Hdf5Test, RefusesLinksOutOfTheFileAndDataThatIsNotThere) {
   EXPECT_FALSE(reader.contains("/outside"));
   EXPECT_THROW(reader.shape("/outside"), Error);
   EXPECT_THROW(reader.shape("/soft"), Error);
-  EXPECT_THAT(message_of([&] { reader.ints("/huge", reader.shape("/huge")); }),
+  EXPECT_THAT(error_of([&] { reader.ints("/huge", reader.shape("/huge")); }),
               HasSubstr("incomplete"));
 }
 
@@ -268,7 +255,7 @@ TEST_F(Hdf5Test, ReportsAFullDisk) {
   rlimit limit = old_limit;
   limit.rlim_cur = 64 << 10;
   setrlimit(RLIMIT_FSIZE, &limit);
-  const std::string message = message_of([&] {
+  const std::string message = error_of([&] {
     Hdf5Writer writer(file("a.h5"));
     writer.dataset("/x", std::vector<double>(100'000, 1.0), {100'000});
     writer.close();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "tests/testing/error_of.h"
 
 namespace kvc {
 namespace {
@@ -54,12 +55,8 @@ TEST_F(ProvenanceTest, DoesNotMatchWhenAnythingDiffers) {
 
 TEST_F(ProvenanceTest, ChecksKindAndCheckpoint) {
   EXPECT_NO_THROW(check_provenance(provenance_, "fisher", "0123456789abcdef", path_));
-  try {
-    check_provenance(provenance_, "fisher", "fedcba9876543210", path_);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr(path_.string() + ": computed for another checkpoint"));
-  }
+  EXPECT_THAT(error_of([&] { check_provenance(provenance_, "fisher", "fedcba9876543210", path_); }),
+              HasSubstr(path_.string() + ": computed for another checkpoint"));
   EXPECT_THROW(check_provenance(provenance_, "calibration", "0123456789abcdef", path_), Error);
 }
 

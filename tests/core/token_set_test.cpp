@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "core/error.h"
 #include "core/hdf5.h"
 #include "core/provenance.h"
+#include "tests/testing/error_of.h"
 
 namespace kvc {
 namespace {
@@ -29,12 +29,7 @@ class TokenSetTest : public ::testing::Test {
   void TearDown() override { std::filesystem::remove(path_); }
 
   std::string refusal(std::int64_t vocab_size = 0) {
-    try {
-      read_token_set(path_, vocab_size);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    return error_of([&] { read_token_set(path_, vocab_size); });
   }
 
   std::filesystem::path path_;

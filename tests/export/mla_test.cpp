@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "core/checkpoint.h"
-#include "core/error.h"
 #include "core/output.h"
 #include "core/statistics_file.h"
 #include "export/export.h"
@@ -13,6 +12,7 @@
 #include "model/decoder.h"
 #include "model/mla.h"
 #include "model/rope.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/test_tensors.h"
@@ -183,12 +183,8 @@ TEST(Mla, ShapesFillTheBytes) {
     const at::Tensor frequencies = rope_inverse_frequencies(shape.rope);
     EXPECT_NEAR(frequencies[0].item<double>(), 1, 1e-6);
   }
-  try {
-    mla_shapes(layer.config, 0.05);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("use --kept-ratio 0.126 or more"));
-  }
+  EXPECT_THAT(error_of([&] { mla_shapes(layer.config, 0.05); }),
+              HasSubstr("use --kept-ratio 0.126 or more"));
 }
 
 struct Foreign {
@@ -209,13 +205,12 @@ TEST(Mla, NamesWhatTheLayoutCannotHold) {
     SyntheticCheckpoint synthetic;
     synthetic.model_type = model_type;
     change(synthetic);
-    try {
-      check_mla_source(parse_model_config(synthetic_config(synthetic), model_type), "where");
-      ADD_FAILURE() << model_type << ": expected " << part;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr(part));
-      EXPECT_THAT(error.what(), HasSubstr("where: --export mla"));
-    }
+    EXPECT_THAT(error_of([&] {
+                  check_mla_source(parse_model_config(synthetic_config(synthetic), model_type),
+                                   "where");
+                }),
+                ::testing::AllOf(HasSubstr(part), HasSubstr("where: --export mla")))
+        << model_type << part;
   }
   SyntheticCheckpoint plain;
   plain.rope_type = "llama3";

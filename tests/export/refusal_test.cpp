@@ -3,6 +3,7 @@
 #include "core/checkpoint.h"
 #include "core/error.h"
 #include "tests/export/export_fixture.h"
+#include "tests/testing/error_of.h"
 
 namespace kvc::testing {
 namespace {
@@ -13,12 +14,7 @@ namespace fs = std::filesystem;
 class ExportRefusal : public ExportFixture {
  protected:
   void expect_error(const ExportOptions& given, const std::string& part) const {
-    try {
-      export_checkpoint(given);
-      ADD_FAILURE() << "no error; expected one with: " << part;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr(part));
-    }
+    EXPECT_THAT(error_of([&] { export_checkpoint(given); }), HasSubstr(part));
     EXPECT_FALSE(fs::exists(out_));
     for (const auto& entry : fs::directory_iterator(directory_.path())) {
       EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr("partial")));

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/hdf5.h"
 #include "fisher/backward.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/statistics.h"
 #include "tests/testing/test_tensors.h"
 
@@ -143,12 +144,7 @@ class FisherFileTest : public FisherTest {};
 INSTANTIATE_TEST_SUITE_P(Llama, FisherFileTest, ::testing::Values("llama"));
 
 TEST_P(FisherFileTest, RefusesWhatItCannotScore) {
-  try {
-    run({{1, 2, 3}, {4}}, "f.h5");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("sequence of 1 tokens"));
-  }
+  EXPECT_THAT(error_of([&] { run({{1, 2, 3}, {4}}, "f.h5"); }), HasSubstr("sequence of 1 tokens"));
   EXPECT_FALSE(std::filesystem::exists(directory_ / "f.h5"));
 }
 

@@ -9,6 +9,7 @@
 #include "core/statistics_file.h"
 #include "fisher/backward.h"
 #include "model/decoder.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/statistics.h"
 #include "tests/testing/test_tensors.h"
 
@@ -147,19 +148,14 @@ TEST_P(MetricFileTest, TheSeedDrawsTheLabels) {
 }
 
 TEST_P(MetricFileTest, RefusesWhatDoesNotFit) {
-  const auto message = [&](auto&& action) -> std::string {
-    try {
-      action();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "accepted";
-  };
-  EXPECT_THAT(message([&] { run({{1, 2, 3, 4}}, "short.h5"); }), HasSubstr("sequence of 4 tokens"));
+  EXPECT_THAT(error_of([&] {
+                run({{1, 2, 3, 4}}, "short.h5");
+              }),
+              HasSubstr("sequence of 4 tokens"));
   EXPECT_FALSE(std::filesystem::exists(directory_ / "short.h5"));
   const auto one = run(random_ids(1, 14, 96, 1), "one.h5");
   const auto two = run(random_ids(1, 14, 96, 2), "two.h5", 2);
-  EXPECT_THAT(message([&] {
+  EXPECT_THAT(error_of([&] {
                 add_metrics({one, two}, directory_ / "sum.h5", false);
               }),
               HasSubstr("joint_layers"));

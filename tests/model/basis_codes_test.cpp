@@ -9,7 +9,7 @@
 #include <functional>
 #include <map>
 
-#include "core/error.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
@@ -124,12 +124,8 @@ TEST_F(BasisCodesFile, IsReadAsWritten) {
 TEST_F(BasisCodesFile, RefusesWhatHasNoInverse) {
   const auto refusal = [&](std::int64_t k, const std::function<void(BasisCodes&)>& edit) {
     const Checkpoint checkpoint = write(k, edit);
-    try {
-      decode_basis(load_basis_codes(checkpoint, kPrefix, kChannels, k), k, "the block");
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("none");
+    return error_of(
+        [&] { decode_basis(load_basis_codes(checkpoint, kPrefix, kChannels, k), k, "the block"); });
   };
   EXPECT_THAT(refusal(90, [](BasisCodes& codes) { codes.decoder.select(1, 80).zero_(); }),
               HasSubstr("the block: the stored basis has no inverse"));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "tests/testing/error_of.h"
 
 namespace kvc {
 namespace {
@@ -28,13 +29,8 @@ std::string render(const std::string& source, const Json& variables = Json::obje
   return ChatTemplate(source, Json::object(), "t").render(variables, 0);
 }
 
-std::string error_of(const std::string& source) {
-  try {
-    render(source);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+std::string render_error(const std::string& source) {
+  return error_of([&] { render(source); });
 }
 
 class ChatDirectory : public ::testing::Test {
@@ -71,12 +67,7 @@ TEST_F(ChatDirectory, TakesTheDefaultOfSeveral) {
 }
 
 TEST_F(ChatDirectory, SaysTheWayOutWithoutATemplate) {
-  try {
-    rendered();
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("--chat-template"));
-  }
+  EXPECT_THAT(error_of([&] { rendered(); }), HasSubstr("--chat-template"));
 }
 
 TEST(ChatTemplate, RendersAConversation) {
@@ -84,12 +75,10 @@ TEST(ChatTemplate, RendersAConversation) {
                                                fs::path(KVC_TEST_DATA) / "stories260K-hf");
   EXPECT_EQ(chat.render(kTurns, Json::object(), 0),
             "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] Yes? </s><s>[INST] Bye [/INST]");
-  try {
-    chat.render({kTurns[1], kTurns[1]}, Json::object(), 0);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("Conversation roles must alternate"));
-  }
+  EXPECT_THAT(error_of([&] {
+                chat.render({kTurns[1], kTurns[1]}, Json::object(), 0);
+              }),
+              HasSubstr("Conversation roles must alternate"));
 }
 
 TEST(ChatTemplate, FollowsTheRulesForWhiteSpace) {
@@ -98,43 +87,45 @@ TEST(ChatTemplate, FollowsTheRulesForWhiteSpace) {
 }
 
 TEST(ChatTemplate, NamesTheLineOfAnError) {
-  EXPECT_THAT(error_of("a\n\n{% include 'x' %}"), HasSubstr("line 3: the tag 'include'"));
-  EXPECT_THAT(error_of("\n{{ 1 | nofilter }}"), HasSubstr("line 2: the filter 'nofilter'"));
-  EXPECT_THAT(error_of("{{ x.y }}"), HasSubstr("'x' is not defined"));
-  EXPECT_THAT(error_of("{% if true %}\n"), HasSubstr("expected endif"));
+  EXPECT_THAT(render_error("a\n\n{% include 'x' %}"), HasSubstr("line 3: the tag 'include'"));
+  EXPECT_THAT(render_error("\n{{ 1 | nofilter }}"), HasSubstr("line 2: the filter 'nofilter'"));
+  EXPECT_THAT(render_error("{{ x.y }}"), HasSubstr("'x' is not defined"));
+  EXPECT_THAT(render_error("{% if true %}\n"), HasSubstr("expected endif"));
 }
 
 TEST(ChatTemplate, EndsWhateverTheTemplateAsksFor) {
-  EXPECT_THAT(
-      error_of("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"),
-      HasSubstr("does not end"));
-  EXPECT_THAT(error_of("{{ 'a' * 10000000000 }}"), HasSubstr("too many"));
-  EXPECT_THAT(error_of("{% set ns = namespace(t='abcdefgh') %}{% for a in range(99) %}"
-                       "{% set ns.t = ns.t + ns.t %}{% endfor %}"),
+  EXPECT_THAT(render_error(
+                  "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"),
+              HasSubstr("does not end"));
+  EXPECT_THAT(render_error("{{ 'a' * 10000000000 }}"), HasSubstr("too many"));
+  EXPECT_THAT(render_error("{% set ns = namespace(t='abcdefgh') %}{% for a in range(99) %}"
+                           "{% set ns.t = ns.t + ns.t %}{% endfor %}"),
               HasSubstr("bytes of text"));
-  EXPECT_THAT(error_of("{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}"),
+  EXPECT_THAT(render_error("{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}"),
               HasSubstr("nested too deeply"));
-  EXPECT_THAT(error_of("{% set ns = namespace(l=[]) %}{% for a in range(999) %}"
-                       "{% set ns.l = [ns.l] %}{% endfor %}"),
+  EXPECT_THAT(render_error("{% set ns = namespace(l=[]) %}{% for a in range(999) %}"
+                           "{% set ns.l = [ns.l] %}{% endfor %}"),
               HasSubstr("levels"));
-  EXPECT_THAT(error_of("{{ " + std::string(9999, '(') + "1" + std::string(9999, ')') + " }}"),
+  EXPECT_THAT(render_error("{{ " + std::string(9999, '(') + "1" + std::string(9999, ')') + " }}"),
               HasSubstr("levels"));
-  EXPECT_THAT(error_of("{{ " + std::string(100000, '-') + "1 }}"), HasSubstr("too many signs"));
+  EXPECT_THAT(render_error("{{ " + std::string(100000, '-') + "1 }}"), HasSubstr("too many signs"));
   const std::string loop = "{% set s = 'a' * 50000000 %}{% for i in range(100000) %}";
   for (const char* body :
        {"{% if s.find('b') > 0 %}x{% endif %}", "{{ s | length }}", "{{ s[-1] }}",
         "{% if s is lower %}{% endif %}", "{% if s == s + '' %}{% endif %}"}) {
-    EXPECT_THAT(error_of(loop + body + "{% endfor %}"),
+    EXPECT_THAT(render_error(loop + body + "{% endfor %}"),
                 AnyOf(HasSubstr("does not end"), HasSubstr("bytes of text")))
         << body;
   }
-  EXPECT_THAT(error_of("{{ (['a'] * 200000000) | length }}"), HasSubstr("bytes of text"));
-  EXPECT_THAT(error_of("{{ (',' * 100000000).split(',') | length }}"), HasSubstr("bytes of text"));
-  EXPECT_THAT(error_of("{{ [[[1]]] | tojson(indent='a' * 90000000) }}"),
+  EXPECT_THAT(render_error("{{ (['a'] * 200000000) | length }}"), HasSubstr("bytes of text"));
+  EXPECT_THAT(render_error("{{ (',' * 100000000).split(',') | length }}"),
               HasSubstr("bytes of text"));
-  EXPECT_THAT(error_of("{{ strftime_now('a' * 5000) }}"), HasSubstr("at most 4096"));
-  EXPECT_THAT(error_of("{{ ('a' * 30000000)[::2] }}"), HasSubstr("bytes of text"));
-  EXPECT_THAT(error_of("{% for c in 'a' * 30000000 %}{% endfor %}"), HasSubstr("bytes of text"));
+  EXPECT_THAT(render_error("{{ [[[1]]] | tojson(indent='a' * 90000000) }}"),
+              HasSubstr("bytes of text"));
+  EXPECT_THAT(render_error("{{ strftime_now('a' * 5000) }}"), HasSubstr("at most 4096"));
+  EXPECT_THAT(render_error("{{ ('a' * 30000000)[::2] }}"), HasSubstr("bytes of text"));
+  EXPECT_THAT(render_error("{% for c in 'a' * 30000000 %}{% endfor %}"),
+              HasSubstr("bytes of text"));
 }
 
 // Products of lengths would take minutes here, beyond the test's time limit, and copies of texts 2 GB.
@@ -181,7 +172,7 @@ TEST(ChatTemplate, ReadsNumbersAsPythonDoes) {
       render("{{ '+1.5' | float }} {{ ' +7 ' | int }} {{ '2.9' | int }} {{ '1e400' | int(3) }} "
              "{{ '+-1' | int(4) }}"),
       "1.5 7 2 3 4");
-  EXPECT_THAT(error_of("{{ '99999999999999999999' | int }}"), HasSubstr("does not fit"));
+  EXPECT_THAT(render_error("{{ '99999999999999999999' | int }}"), HasSubstr("does not fit"));
 }
 
 TEST(ChatTemplate, FormatsNamedAndUnnamedFields) {
@@ -195,19 +186,17 @@ TEST(ChatTemplate, WritesDatesOfAnyLength) {
 }
 
 TEST(ChatTemplate, RefusesEscapesThatAreNone) {
-  EXPECT_THAT(error_of(R"({{ "\x+1" }})"), HasSubstr("malformed escape"));
-  EXPECT_THAT(error_of(R"({{ "\x 1" }})"), HasSubstr("malformed escape"));
+  EXPECT_THAT(render_error(R"({{ "\x+1" }})"), HasSubstr("malformed escape"));
+  EXPECT_THAT(render_error(R"({{ "\x 1" }})"), HasSubstr("malformed escape"));
 }
 
 TEST(ChatTemplate, RefusesMessagesThatAreNotUtf8) {
   const ChatTemplate chat("{{ messages[1].content | length }}", Json::object(), "t");
   for (const char* text : {"hi\xff", "hi\xe2\x98"}) {
-    try {
-      chat.render({{"system", "Be brief."}, {"user", text}}, Json::object(), 0);
-      FAIL() << "it is not UTF-8";
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("the user's message: byte 2 is not UTF-8"));
-    }
+    EXPECT_THAT(error_of([&] {
+                  chat.render({{"system", "Be brief."}, {"user", text}}, Json::object(), 0);
+                }),
+                HasSubstr("the user's message: byte 2 is not UTF-8"));
   }
 }
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <map>
 
-#include "core/error.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
@@ -101,12 +101,7 @@ class CoefficientFile : public ::testing::Test {
     Tensors edited = tensors(CoefficientAxis::kColumns);
     edit(edited);
     const Checkpoint checkpoint = write(edited);
-    try {
-      load(checkpoint, CoefficientAxis::kColumns);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "none";
+    return error_of([&] { load(checkpoint, CoefficientAxis::kColumns); });
   }
 
   testing::TemporaryDirectory directory_;

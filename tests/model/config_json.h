@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
 #include "model/config.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/synthetic_checkpoint.h"
 
 namespace kvc::testing {
@@ -16,12 +16,7 @@ namespace kvc::testing {
 inline ModelConfig parse(const Json& json) { return parse_model_config(json, "some/config.json"); }
 
 inline std::string refusal(const Json& json) {
-  try {
-    parse(json);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
+  return error_of([&] { parse(json); });
 }
 
 inline Json config_of(const std::string& model_type) {

@@ -1,8 +1,8 @@
 #include "model/moe.h"
 
 #include <gmock/gmock.h>
-#include "core/error.h"
 #include "model/config_parts.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -145,12 +145,7 @@ std::optional<MoeConfig> resolve(const Json& json, ExpertStyle style, int num_la
 }
 
 std::string refusal(const Json& json, ExpertStyle style) {
-  try {
-    resolve(json, style);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return error_of([&] { resolve(json, style); });
 }
 
 TEST(MoeConfig, OfMixtralTakesItsDefaultsAndEitherSpelling) {

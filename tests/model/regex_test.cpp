@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/error.h"
+#include "tests/testing/error_of.h"
 
 namespace kvc {
 namespace {
@@ -26,12 +26,7 @@ std::vector<std::string> segments(const std::string& pattern, const std::string&
 }
 
 std::string message_of(const std::string& pattern) {
-  try {
-    const Regex regex(pattern, "test");
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
+  return error_of([&] { const Regex regex(pattern, "test"); });
 }
 
 TEST(Regex, MatchesAndWhatLiesBetween) {

@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "model/tokenizer/sentencepiece_split.h"
 #include "model/tokenizer/tokenizer.h"
+#include "tests/testing/error_of.h"
 
 namespace kvc {
 namespace {
@@ -40,12 +41,7 @@ class SentencepieceFiles : public ::testing::Test {
     fs::copy_file(kData / from / name, directory_ / name, fs::copy_options::overwrite_existing);
   }
   std::string error() {
-    try {
-      Tokenizer::load(directory_);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return error_of([&] { Tokenizer::load(directory_); });
   }
   const fs::path directory_ =
       fs::temp_directory_path() / ("kvc_sentencepiece_" + std::to_string(::getpid()));
@@ -77,7 +73,7 @@ TEST_F(SentencepieceFiles, RefusesOtherTokenizersByName) {
   write("tokenizer_config.json", "{}");
   EXPECT_THAT(error(), HasSubstr("supported: LlamaTokenizer, GemmaTokenizer"));
   write("config.json", R"({"model_type": "mistral"})");
-  EXPECT_EQ(error(), "no error");
+  EXPECT_EQ(error(), "");
   write("tokenizer_config.json", R"({"sp_model_kwargs": {"enable_sampling": true}})");
   EXPECT_THAT(error(), HasSubstr("sp_model_kwargs"));
 }
@@ -102,7 +98,7 @@ TEST_F(SentencepieceFiles, RefusesATrieThatBeginsOutsideItself) {
       model.find(std::string(reinterpret_cast<const char*>(&kTrieBytes), sizeof kTrieBytes));
   ASSERT_NE(place, std::string::npos);
   write("tokenizer.model", model);
-  EXPECT_EQ(error(), "no error");
+  EXPECT_EQ(error(), "");
   for (const std::uint32_t first : {0xffffffffu, 0xfffffe00u, 0x80000000u}) {
     std::string damaged = model;
     std::memcpy(damaged.data() + place + sizeof kTrieBytes, &first, sizeof first);

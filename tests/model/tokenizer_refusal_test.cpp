@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "model/tokenizer/tokenizer.h"
+#include "tests/testing/error_of.h"
 
 namespace kvc::tokenizer_refusal_test {
 namespace {
@@ -52,12 +53,7 @@ class TokenizerFile : public ::testing::Test {
     return Tokenizer::load(directory_);
   }
   std::string message_of(const std::string& text) {
-    try {
-      load(text);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "accepted";
+    return error_of([&] { load(text); });
   }
 
   std::filesystem::path directory_ =

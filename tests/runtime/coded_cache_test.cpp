@@ -11,6 +11,7 @@
 #include "tests/runtime/coded_forms.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -202,13 +203,8 @@ TEST(CodedCache, StandsBesidePlainLayers) {
 
 TEST(CodedCache, RefusesPagesThatAreNoTiles) {
   const SyntheticCheckpoint model;
-  try {
-    load(model, coded_plan(model, {}), testing::pages_of(16));
-    FAIL() << "expected an error";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(),
-                ::testing::HasSubstr("pages of 16 tokens, expected a multiple of 32"));
-  }
+  EXPECT_THAT(error_of([&] { load(model, coded_plan(model, {}), testing::pages_of(16)); }),
+              ::testing::HasSubstr("pages of 16 tokens, expected a multiple of 32"));
 }
 
 }  // namespace

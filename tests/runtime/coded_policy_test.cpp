@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
 #include "runtime/memory/memory_forecast.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/runtime/policy_turns.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -245,12 +245,7 @@ TEST(CodedPolicy, ExactRowsAreOfTheTokensAtTheirPositions) {
 
 TEST(CodedPolicy, RefusesWhatItCannotDo) {
   const auto refusal = [](const std::string& policy) {
-    try {
-      coded({}, {}, policy);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return error_of([&] { coded({}, {}, policy); });
   };
   EXPECT_THAT(refusal("h2o:compress-at=chunk"), HasSubstr("use compress-at=end"));
   EXPECT_THAT(refusal("streamingllm:pos=cache"), HasSubstr("use pos=true"));

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
 #include "runtime/memory/memory_forecast.h"
 #include "tests/runtime/coded_forms.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -181,26 +181,16 @@ TEST(CodedPromptsBeside, PlainLayersUnderAnIntegerType) {
   testing::expect_exact_bytes(*engine, sequence);
 }
 
-template <typename Function>
-std::string message_of(const Function& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(CodedPromptRefusals, NameTheWayOut) {
   const SyntheticCheckpoint model{.hidden_size = 64};
   KvPlan plan = coded_plan(model, {.scope = CodedScope::kHead, .codes_prompts = true});
   EngineOptions options;
   options.policy = parse_token_policy("h2o:budget=16");
-  EXPECT_THAT(message_of([&] { load(model, plan, options); }),
+  EXPECT_THAT(error_of([&] { load(model, plan, options); }),
               ::testing::HasSubstr("convert without --prefill, or leave --policy out"));
   plan.coded.clear();
   plan.layers.assign(plan.layers.size(), KvSource::kPlain);
-  EXPECT_THAT(message_of([&] { plan.check(); }),
+  EXPECT_THAT(error_of([&] { plan.check(); }),
               ::testing::HasSubstr("prefill coded without coded layers"));
 }
 

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
 #include "runtime/memory/memory_forecast.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/runtime/policy_reference.h"
 #include "tests/runtime/policy_turns.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -237,16 +237,11 @@ TEST(FusedPolicy, BytesAreTheFormulasAndTheForecasts) {
 
 TEST(FusedPolicy, RefusesWhatItCannotDo) {
   const auto refusal = [](const KvPlan& plan, const std::string& policy) {
-    try {
-      testing::load(model_of(), plan, under(policy));
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return error_of([&] { testing::load(model_of(), plan, under(policy)); });
   };
   const KvPlan full = testing::fused_upper_plan(model_of(), FusionForm::kFull, 2);
   EXPECT_THAT(refusal(full, "zeromerge"), HasSubstr("use residual=0"));
-  EXPECT_EQ(refusal(full, "zeromerge:residual=0"), "no error");
+  EXPECT_EQ(refusal(full, "zeromerge:residual=0"), "");
   EXPECT_THAT(refusal(full, "h2o:compress-at=chunk"), HasSubstr("use compress-at=end"));
   EXPECT_THAT(refusal(full, "think"), HasSubstr("use snapkv"));
 }

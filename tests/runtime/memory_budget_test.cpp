@@ -9,6 +9,7 @@
 #include "runtime/memory/memory_forecast.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 #include "tests/testing/zoo.h"
@@ -106,13 +107,10 @@ TEST(MemoryBudget, RefusesWhatCannotFitAndLeavesTheCacheAsItWas) {
   const Row ids = random_ids(1, kTokens, model.vocab_size, 6).front();
   Sequence sequence = engine->new_sequence();
   engine->prefill({&sequence}, {testing::part(ids, 0, 60)}, Engine::Rows::kLast);
-  try {
-    engine->prefill({&sequence}, {testing::part(ids, 60, 150)}, Engine::Rows::kLast);
-    FAIL() << "90 more tokens do not fit";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("--memory"));
-    EXPECT_THAT(error.what(), HasSubstr("90 more tokens"));
-  }
+  EXPECT_THAT(error_of([&] {
+                engine->prefill({&sequence}, {testing::part(ids, 60, 150)}, Engine::Rows::kLast);
+              }),
+              ::testing::AllOf(HasSubstr("--memory"), HasSubstr("90 more tokens")));
   EXPECT_EQ(sequence.num_tokens(), 60);
   EXPECT_EQ(engine->pool().allocated_bytes(), sequence.cache().allocated_bytes());
   const at::Tensor logits =

@@ -6,11 +6,11 @@
 #include <cmath>
 #include <numbers>
 
-#include "core/error.h"
 #include "runtime/compression/pair_merging.h"
 #include "runtime/memory/memory_forecast.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -193,13 +193,10 @@ TEST(PairedCache, RefusesTokenPolicies) {
   for (const char* policy : {"streamingllm", "h2o", "zeromerge", "snapkv", "pyramidkv", "think"}) {
     EngineOptions options;
     options.policy = parse_token_policy(policy);
-    try {
-      testing::load(model, paired_plan(model), options);
-      ADD_FAILURE() << policy;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("paired layers (minicache)")) << policy;
-      EXPECT_THAT(error.what(), HasSubstr("leave --policy out")) << policy;
-    }
+    EXPECT_THAT(
+        error_of([&] { testing::load(model, paired_plan(model), options); }),
+        ::testing::AllOf(HasSubstr("paired layers (minicache)"), HasSubstr("leave --policy out")))
+        << policy;
   }
 }
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "core/error.h"
 #include "runtime/memory/memory_forecast.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -169,12 +169,7 @@ TEST(RequestDirections, RefuseBlocksThatCannotPayForABasis) {
   const SyntheticCheckpoint model{.model_type = "llama"};
   KvPlan plan = request_plan(model, LaterTokens::kNewSegment, true, 12);
   plan.compression.block_tokens = 3;
-  try {
-    testing::load(model, plan);
-    FAIL() << "a basis for three tokens";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("--recompress-every"));
-  }
+  EXPECT_THAT(error_of([&] { testing::load(model, plan); }), HasSubstr("--recompress-every"));
 }
 
 // A batch is as its rows, and forks go their own ways.

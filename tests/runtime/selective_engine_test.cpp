@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "core/error.h"
 #include "runtime/memory/memory_forecast.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/factored_checkpoint.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -182,12 +182,7 @@ TEST(SelectiveEngine, ReadsPromptsInPieces) {
 }
 
 std::string refusal(const SyntheticCheckpoint& model, const KvPlan& plan, EngineOptions options) {
-  try {
-    testing::load(model, plan, options);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing is refused";
+  return error_of([&] { testing::load(model, plan, options); });
 }
 
 TEST(SelectiveEngine, IsRefusedWhereNothingIsRebuilt) {

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
 #include "runtime/attention/kept_attention.h"
 #include "runtime/memory/memory_forecast.h"
 #include "runtime/policies/token_policies.h"
 #include "tests/runtime/engine_fixture.h"
 #include "tests/runtime/policy_turns.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
@@ -306,12 +306,7 @@ TEST(TokenPolicy, PositionsInTheCacheAreThoseOfAShorterText) {
 TEST(TokenPolicy, RefusesWhatItCannotDo) {
   const SyntheticCheckpoint window{.model_type = "mistral", .window = 20};
   const auto refusal = [](const SyntheticCheckpoint& model, const EngineOptions& options) {
-    try {
-      testing::load_plain(model, options);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return error_of([&] { testing::load_plain(model, options); });
   };
   EXPECT_THAT(refusal(window, under("h2o")), HasSubstr("layer 0 reads the last 20 tokens"));
 }

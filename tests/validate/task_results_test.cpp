@@ -1,10 +1,10 @@
 #include "validate/task_results.h"
+#include "tests/testing/error_of.h"
 
 #include <gmock/gmock.h>
 
 #include <fstream>
 
-#include "core/error.h"
 #include "core/output.h"
 #include "tests/testing/temporary_directory.h"
 
@@ -28,12 +28,7 @@ class Results : public ::testing::Test {
     return read_file(path, 1 << 20);
   }
   void expect_error(const std::string& run, const std::string& words) const {
-    try {
-      TaskResults(path_, run, false);
-      ADD_FAILURE() << "no error";
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr(words));
-    }
+    EXPECT_THAT(error_of([&] { TaskResults(path_, run, false); }), HasSubstr(words));
   }
   TemporaryDirectory directory_;
   fs::path path_ = directory_ / "results.jsonl", left_ = directory_ / ".results.jsonl.partial";

@@ -1,4 +1,5 @@
 #include "validate/validate.h"
+#include "tests/testing/error_of.h"
 
 #include <gmock/gmock.h>
 
@@ -45,12 +46,7 @@ class Validate : public ::testing::Test {
     write_synthetic_checkpoint(path, synthetic);
   }
   void expect_error(const std::string& part) const {
-    try {
-      validate(options_);
-      ADD_FAILURE() << "no error; expected one with: " << part;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr(part));
-    }
+    EXPECT_THAT(error_of([&] { validate(options_); }), HasSubstr(part));
   }
   // Exit code of kvvalidate; its stderr goes to `log_`.
   int run(const std::string& arguments) const {

@@ -14,6 +14,7 @@
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/runtime/gpu/emulated_executor.h"
 #include "tests/runtime/gpu/gpu_fixture.h"
+#include "tests/testing/error_of.h"
 
 namespace kvc::gpu_coded_prompt_test {
 namespace {
@@ -170,7 +171,7 @@ TEST(GpuCodedPrompts, OtherLayersAreRefused) {
   std::erase_if(plan.fused, [](const FusedLayer& layer) { return layer.layer != 3; });
   const testing::TemporaryDirectory directory;
   write_factored_checkpoint(directory.path(), model, plan);
-  EXPECT_THAT(testing::failure_of([&] { testing::emulated_engine(directory.path()); }),
+  EXPECT_THAT(error_of([&] { testing::emulated_engine(directory.path()); }),
               ::testing::HasSubstr("neither coded nor plain"));
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "core/error.h"
 #include "runtime/gpu/gpu_coding.h"
 #include "runtime/gpu/gpu_compression.h"
 #include "runtime/gpu/gpu_prompt.h"
@@ -256,15 +255,6 @@ Row gpu_text(std::int64_t length, std::int64_t seed) {
 
 std::unique_ptr<StepExecutor> emulated(std::int64_t free_bytes) {
   return std::make_unique<EmulatedExecutor>(free_bytes);
-}
-
-std::string failure_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing";
 }
 
 void expect_gpu_steps(const GpuCase& test_case) {

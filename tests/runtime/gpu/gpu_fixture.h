@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,9 +36,6 @@ class TinyGpuModel : public ::testing::Test {
   OneThread one_thread_;
   TemporaryDirectory directory_;
 };
-// What `work` fails with.
-std::string failure_of(const std::function<void()>& work);
-
 struct GpuCase {
   SyntheticCheckpoint model{};
   std::optional<KvPlan> plan{};

@@ -6,6 +6,7 @@
 #include "runtime/turn_sequence.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/runtime/gpu/gpu_fixture.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/temporary_directory.h"
 
 namespace kvc {
@@ -134,14 +135,14 @@ TEST(GpuTurns, SayWhatFitsWhereMemoryIsShort) {
     const GpuEngine engine = GpuEngine::load(directory.path(), options, testing::emulated());
     const auto turns = engine.turns();
     say(*turns, gpu_text(40, 1), 5);
-    return testing::failure_of([&] { turns->read(gpu_text(40, 2), options_of(new_tokens)); });
+    return error_of([&] { turns->read(gpu_text(40, 2), options_of(new_tokens)); });
   };
   const std::string error = refusal(100);
   EXPECT_NE(error.find("of earlier turns and --memory allows"), std::string::npos) << error;
   const std::size_t at = error.find("--max-new-tokens ");
   ASSERT_NE(at, std::string::npos) << error;
   EXPECT_EQ(std::stoll(error.substr(at + 17)), 128 - 85);
-  EXPECT_EQ(refusal(43), "nothing");
+  EXPECT_EQ(refusal(43), "");
 }
 
 // With the least memory that is said to be enough, which is found by halves, no more is taken.
@@ -155,13 +156,13 @@ void expect_foreseen(const KvPlan& plan) {
     options.memory_bytes = memory;
     const GpuEngine engine = GpuEngine::load(directory.path(), options, testing::emulated());
     GpuTurns turns(engine);
-    const std::string failure = testing::failure_of([&] {
+    const std::string failure = error_of([&] {
       for (const std::int64_t length : {40, 64, 90}) {
         say(turns, gpu_text(length, 1), 2);
       }
     });
     EXPECT_LE(turns.peak_bytes(), memory);
-    return failure == "nothing";
+    return failure == "";
   };
   std::int64_t least = 0, enough = 1 << 19;
   ASSERT_TRUE(reads(enough));
@@ -188,7 +189,7 @@ TEST(GpuTurns, RefuseByNameWhatDoesNotGoOn) {
   options.dtype = "float16";
   const auto refusal = [&](const std::filesystem::path& path) {
     const GpuEngine engine = GpuEngine::load(path, options, testing::emulated());
-    return testing::failure_of([&] { engine.turns(); });
+    return error_of([&] { engine.turns(); });
   };
   testing::write_synthetic_checkpoint(directory.path() / "plain", model);
   options.policy = parse_token_policy("streamingllm:window=32");

@@ -7,6 +7,7 @@
 #include "runtime/reuse/prompt_reuse.h"
 #include "tests/runtime/factored_checkpoint.h"
 #include "tests/runtime/reuse/reuse_fixture.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/zoo.h"
 
@@ -113,25 +114,16 @@ TEST_F(PromptReuseTest, InterruptedReadingLeavesTheSequenceEmpty) {
   EXPECT_EQ(second.cache().allocated_bytes(), 0);
 }
 
-std::string refusal_of(const std::function<void()>& load) {
-  try {
-    load();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 TEST_F(PromptReuseTest, RefusesWhatItCannotReuse) {
   using ::testing::HasSubstr;
   const auto zoo = [&](const std::string& name) {
-    return refusal_of([&] {
+    return error_of([&] {
       Engine::load(testing::load_zoo_case(name).directory, reusing(directory_ / "donors"));
     });
   };
   EXPECT_THAT(zoo("deepseek_v2_lite"), HasSubstr("latent"));
   EXPECT_THAT(zoo("llama_dynamic"), HasSubstr("depends on the length"));
-  const std::string latent = refusal_of([&] {
+  const std::string latent = error_of([&] {
     testing::load(model_,
                   testing::grouped_plan(model_, 2, 16, testing::small_policy(MergeRule::kLs)),
                   reusing(directory_ / "donors"));

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/error.h"
+#include "tests/testing/error_of.h"
 #include "tests/validate/tasks/task_fixture.h"
 
 namespace kvc::testing {
@@ -103,13 +103,9 @@ TEST(TaskChat, TemplatesThatHideTheMessageAreRefused) {
   const Tokenizer tokenizer = bundled_tokenizer();
   for (const char* source : {"hello", "{{ messages[0].content }}{{ messages[0].content }}",
                              "{{ messages[0].content | upper }}"}) {
-    try {
-      prompt_of(tokenizer, chat_template(source), false);
-      ADD_FAILURE() << source << ": no error";
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(),
-                  HasSubstr("template of the test: does not show the user's message"));
-    }
+    EXPECT_THAT(error_of([&] { prompt_of(tokenizer, chat_template(source), false); }),
+                HasSubstr("template of the test: does not show the user's message"))
+        << source;
   }
 }
 

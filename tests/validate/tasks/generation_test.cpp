@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "tests/testing/error_of.h"
 #include "tests/validate/tasks/task_fixture.h"
 #include "validate/tasks/text_words.h"
 
@@ -98,19 +99,12 @@ TEST(TaskGeneration, ALengthThatIsTooShortIsRefusedWithTheLeast) {
   const Tokenizer tokenizer = bundled_tokenizer();
   for (const std::string& name : built_in_tasks()) {
     const Task task = built_in_task(name);
-    try {
-      make_sample(task, {tokenizer}, 10, false, 0, 0);
-      ADD_FAILURE() << name << ": no error";
-    } catch (const Error& error) {
-      const std::string message = error.what();
-      EXPECT_THAT(message, HasSubstr("--task-length 10: " + name + " takes at least "));
-      std::smatch found;
-      ASSERT_TRUE(std::regex_search(message, found, std::regex("at least (\\d+) tokens")))
-          << message;
-      // What it names suffices but for the sample's random numbers, which depend on the length.
-      EXPECT_NO_THROW(make_sample(task, {tokenizer}, std::stoll(found[1]) + 40, false, 0, 0))
-          << name;
-    }
+    const std::string message = error_of([&] { make_sample(task, {tokenizer}, 10, false, 0, 0); });
+    EXPECT_THAT(message, HasSubstr("--task-length 10: " + name + " takes at least "));
+    std::smatch found;
+    ASSERT_TRUE(std::regex_search(message, found, std::regex("at least (\\d+) tokens"))) << message;
+    // What it names suffices but for the sample's random numbers, which depend on the length.
+    EXPECT_NO_THROW(make_sample(task, {tokenizer}, std::stoll(found[1]) + 40, false, 0, 0)) << name;
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/output.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/validate/tasks/task_fixture.h"
 
@@ -37,13 +38,8 @@ class Kvpress : public ::testing::Test {
     return choose_tasks({"kvpress"}, read_task_inputs({file(records)}));
   }
   // What reading a good record and then this one says.
-  std::string error_of(const Json& second) const {
-    try {
-      tasks_of({record("vt", "c", {"a"}, 30), second});
-      return "no error";
-    } catch (const Error& error) {
-      return error.what();
-    }
+  std::string reading_error(const Json& second) const {
+    return error_of([&] { tasks_of({record("vt", "c", {"a"}, 30), second}); });
   }
   TemporaryDirectory directory_;
 };
@@ -129,22 +125,24 @@ TEST_F(Kvpress, BadRecordsAreNamedByTheirLine) {
        {"context", "question", "answer_prefix", "answer", "task", "max_new_tokens"}) {
     Json json = record("vt", "c", {"a"}, 30);
     json.erase(field);
-    EXPECT_THAT(error_of(json), HasSubstr(fmt::format("ruler.jsonl:2: \"{}\" is missing", field)));
+    EXPECT_THAT(reading_error(json),
+                HasSubstr(fmt::format("ruler.jsonl:2: \"{}\" is missing", field)));
   }
   Json json = record("vt", "c", {}, 30);
-  EXPECT_THAT(error_of(json), HasSubstr("ruler.jsonl:2: \"answer\" is empty"));
+  EXPECT_THAT(reading_error(json), HasSubstr("ruler.jsonl:2: \"answer\" is empty"));
   json["answer"] = "a";
-  EXPECT_THAT(error_of(json), HasSubstr("ruler.jsonl:2: \"answer\" must be a list"));
+  EXPECT_THAT(reading_error(json), HasSubstr("ruler.jsonl:2: \"answer\" must be a list"));
   json["answer"] = {1};
-  EXPECT_THAT(error_of(json), HasSubstr("ruler.jsonl:2: \"answer\" must be texts, found 1"));
-  EXPECT_THAT(error_of(record("", "c", {"a"}, 30)), HasSubstr("ruler.jsonl:2: \"task\" is empty"));
-  EXPECT_THAT(error_of(record("vt", "", {"a"}, 30)),
+  EXPECT_THAT(reading_error(json), HasSubstr("ruler.jsonl:2: \"answer\" must be texts, found 1"));
+  EXPECT_THAT(reading_error(record("", "c", {"a"}, 30)),
+              HasSubstr("ruler.jsonl:2: \"task\" is empty"));
+  EXPECT_THAT(reading_error(record("vt", "", {"a"}, 30)),
               HasSubstr("ruler.jsonl:2: \"context\" is empty"));
-  EXPECT_THAT(error_of(record("vt", "c", {"a"}, 0)),
+  EXPECT_THAT(reading_error(record("vt", "c", {"a"}, 0)),
               HasSubstr("ruler.jsonl:2: \"max_new_tokens\" must be at least 1"));
-  EXPECT_THAT(error_of(record("vt", "c", {"a"}, 31)),
+  EXPECT_THAT(reading_error(record("vt", "c", {"a"}, 31)),
               HasSubstr("ruler.jsonl:2: \"max_new_tokens\" is 31, but 30 in "));
-  EXPECT_EQ(error_of(record("vt", "c", {"a"}, 30)), "no error");
+  EXPECT_EQ(reading_error(record("vt", "c", {"a"}, 30)), "");
 }
 
 TEST_F(Kvpress, NeedsItsFile) {
