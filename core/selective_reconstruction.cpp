@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <sstream>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 
 namespace kvc {
 namespace {
@@ -16,10 +16,8 @@ constexpr std::int64_t kMostChunkTokens = std::int64_t{1} << 20;  // of a chunk
 std::int64_t number(const std::string& setting, const std::string& text, std::int64_t least,
                     std::int64_t most) {
   std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  KVC_CHECK_USAGE(
-      error == std::errc() && end == text.data() + text.size() && value >= least && value <= most,
-      "--selective {}: expected {} to {}", setting, least, most);
+  KVC_CHECK_USAGE(parse_number(text, value) && value >= least && value <= most,
+                  "--selective {}: expected {} to {}", setting, least, most);
   return value;
 }
 

@@ -4,12 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <string_view>
 #include <vector>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 
 namespace kvc {
 namespace {
@@ -24,9 +24,7 @@ struct Value {
   }
   double number(double least, double most, std::string_view expected) const {
     double number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    const bool complete = error == std::errc() && end == text.data() + text.size();
-    if (!complete || !(number >= least) || !(number <= most)) {
+    if (!parse_number(text, number) || !(number >= least) || !(number <= most)) {
       refuse(expected);
     }
     return number;

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "convert/plan.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "model/cache_plan.h"
 
 namespace kvc {
@@ -23,9 +23,7 @@ CodedScope scope_named(const std::string& text, const std::string& name) {
 
 int layer_number(const std::string& text, std::string_view digits, int num_layers) {
   int layer = -1;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), layer);
-  KVC_CHECK_USAGE(error == std::errc() && end == digits.data() + digits.size() && layer >= 0 &&
-                      layer < num_layers,
+  KVC_CHECK_USAGE(parse_number(digits, layer) && layer >= 0 && layer < num_layers,
                   "--scope {}: the model has no layer \"{}\"; expected 0 to {}", text, digits,
                   num_layers - 1);
   return layer;

@@ -1,8 +1,7 @@
 #include "convert/coded/coded_settings.h"
 
-#include <charconv>
-
 #include "core/enum_names.h"
+#include "core/parse_number.h"
 
 namespace kvc {
 namespace {
@@ -47,13 +46,11 @@ CodedForm parse_coded_form(const std::string& text) {
   if (colon == std::string::npos) {
     return form;
   }
-  const char *first = text.data() + colon + 1, *last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(first, last, form.blocks);
   KVC_CHECK_USAGE(form.keys == KeyTransform::kBlocks,
                   "--form {}: only blocks has a number, of bases for a head's keys, as in blocks:4",
                   text);
   KVC_CHECK_USAGE(
-      error == std::errc() && end == last && form.blocks > 0,
+      parse_number(std::string_view(text).substr(colon + 1), form.blocks) && form.blocks > 0,
       "--form {}: expected a number of bases for a head's keys, at least 1, as in blocks:4", text);
   return form;
 }

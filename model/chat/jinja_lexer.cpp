@@ -1,9 +1,9 @@
 #include "model/chat/jinja_lexer.h"
 
 #include <array>
-#include <charconv>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "model/chat/jinja_strings.h"
 #include "model/tokenizer/unicode.h"
 #include "model/tokenizer/utf8.h"
@@ -270,11 +270,8 @@ class Lexer {
     }
     unsigned long code = 0;
     const std::string digits = source_.substr(begin, count);
-    const char* digits_end = digits.data() + digits.size();
-    const auto [used, error] =
-        std::from_chars(digits.data(), digits_end, code, static_cast<int>(base));
-    if (error != std::errc() || used != digits_end || digits.size() != count || code > 0x10FFFF ||
-        (code >= 0xD800 && code < 0xE000)) {
+    if (!parse_number(digits, code, static_cast<int>(base)) || digits.size() != count ||
+        code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) {
       fail_here("a string has a malformed escape");
     }
     append_utf8(value, static_cast<char32_t>(code));

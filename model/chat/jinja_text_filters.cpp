@@ -1,10 +1,10 @@
 // Filters and tests of single values.
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <utility>
 
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "model/chat/jinja_builtins.h"
 #include "model/chat/jinja_operators.h"
 #include "model/chat/jinja_strings.h"
@@ -102,14 +102,6 @@ std::string number_text(const std::string& text) {
   return stripped;
 }
 
-// False if the text is anything else, or beyond the range of the type.
-template <typename Number>
-bool parse_whole(const std::string& text, Number& number) {
-  const char* end = text.data() + text.size();
-  const auto [ptr, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && ptr == end;
-}
-
 Value int_filter(Interpreter&, const Value& value, const Arguments& arguments) {
   const Value* absent = argument(arguments, 0, "default");
   KVC_CHECK(!value.is_undefined(), "int of what is not defined");
@@ -122,8 +114,8 @@ Value int_filter(Interpreter&, const Value& value, const Arguments& arguments) {
     const std::string text = number_text(value.string("int"));
     std::int64_t integer = 0;
     double real = 0;
-    if (parse_whole(text, integer)) return integer;
-    if (parse_whole(text, real) && std::isfinite(real)) {
+    if (parse_number(text, integer)) return integer;
+    if (parse_number(text, real) && std::isfinite(real)) {
       KVC_CHECK(std::fabs(real) < 9e18, "int of {} does not fit in 64 bits", text);
       return static_cast<std::int64_t>(real);
     }
@@ -137,7 +129,7 @@ Value float_filter(Interpreter&, const Value& value, const Arguments& arguments)
   if (value.is_number()) return value.number();
   if (value.is_string()) {
     double number = 0;
-    if (parse_whole(number_text(value.string("float")), number)) return number;
+    if (parse_number(number_text(value.string("float")), number)) return number;
   }
   return absent == nullptr ? Value(0.0) : *absent;
 }

@@ -1,8 +1,8 @@
 #include "model/tokenizer/vocabulary.h"
 
 #include <fmt/format.h>
-#include <charconv>
 #include "core/error.h"
+#include "core/parse_number.h"
 
 namespace kvc {
 
@@ -33,9 +33,7 @@ std::optional<char> byte_of_token(std::string_view token) {
   std::string_view digits = token.substr(3, 2);
   if (digits.front() == '+') digits.remove_prefix(1);  // Rust's from_str_radix takes a sign
   unsigned value = 0;
-  const char* end = digits.data() + digits.size();
-  const auto [parsed, error] = std::from_chars(digits.data(), end, value, 16);
-  if (error != std::errc() || parsed != end) return std::nullopt;
+  if (!parse_number(digits, value, 16)) return std::nullopt;
   return static_cast<char>(value);
 }
 

@@ -1,13 +1,13 @@
 #include "runtime/reuse/reuse_options.h"
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <sstream>
 #include <vector>
 
 #include "core/enum_names.h"
 #include "core/error.h"
+#include "core/parse_number.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/reuse/faiss_match.h"
 
@@ -30,9 +30,7 @@ constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;
 template <typename Number>
 Number number(const std::string& key, const std::string& text, Number least, Number most) {
   Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool is_number = error == std::errc() && end == text.data() + text.size();
-  KVC_CHECK_USAGE(is_number && value >= least && value <= most,
+  KVC_CHECK_USAGE(parse_number(text, value) && value >= least && value <= most,
                   "--reuse {}={}: expected a {} from {} to {}", key, text,
                   std::is_integral_v<Number> ? "whole number" : "number", least, most);
   return value;

@@ -16,7 +16,8 @@ from unittest import mock
 LIBRARY = pathlib.Path(os.environ["KVC_BIN_DIR"]).parent / "lib/libkvconvert_ops_emulated.so"
 os.environ["KVCONVERT_OPS"] = str(LIBRARY)
 
-from coded_cases import FORMS, HEADS, POSITIONS, ROOT, Case  # noqa: E402
+from coded_cases import FORMS, HEADS, POSITIONS, Case  # noqa: E402
+from source_tree import ROOT  # noqa: E402
 
 import kvconvert.codes  # noqa: E402
 import kvconvert.device_codes  # noqa: E402
