@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +21,7 @@
 
 #include "core/error.h"
 #include "core/interrupt.h"
+#include "core/parse_number.h"
 #include "core/progress.h"
 #include "core/provenance.h"
 #include "core/thread_waits.h"
@@ -68,9 +68,7 @@ std::string check_device(const std::string& device) {
 // The conversion to unsigned would accept a sign, and take the largest number for larger ones.
 std::string check_seed(const std::string& word) {
   std::uint64_t seed = 0;
-  const char* end = word.data() + word.size();
-  const auto [stop, error] = std::from_chars(word.data(), end, seed);
-  return error == std::errc() && stop == end
+  return parse_number(word, seed)
              ? ""
              : fmt::format("expected a number from 0 to 2^64 - 1, found '{}'", word);
 }
@@ -100,7 +98,10 @@ void add_common_options(CLI::App& app, CommonOptions& common) {
 
 // MKL reads its variable when LibTorch first asks for the size of its pool, later than any parsing;
 // the OpenMP runtime reads the other one when it is loaded, so it only reaches child processes.
+// MKL would else share small products among fewer threads until LibTorch first sets their number, and sums would depend on
+// what was computed before.
 void set_thread_count(int threads) {
+  setenv("MKL_DYNAMIC", "FALSE", 0);
   if (threads > 0) {
     setenv("MKL_NUM_THREADS", std::to_string(threads).c_str(), 1);
     setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), 1);

@@ -65,6 +65,7 @@ TEST(RunCommand, ParsesCommonOptions) {
   EXPECT_EQ(options.seed, 7u);
   EXPECT_TRUE(options.force && options.quiet && options.json);
   EXPECT_STREQ(getenv("MKL_NUM_THREADS"), "2");
+  EXPECT_STREQ(getenv("MKL_DYNAMIC"), "FALSE");
 }
 
 TEST(RunCommand, PrintsHelpAndVersionToStandardOutput) {
