@@ -20,7 +20,9 @@ import shutil
 import sys
 
 SUITE = "kvpress/"
-FIELDS = ("context", "question", "answer_prefix", "answer", "task", "max_new_tokens")
+FIELDS = {"context": str, "question": str, "answer_prefix": str, "answer": list, "task": str, "max_new_tokens": int}
+OF_RESULTS = {"run": str, "task": str, "length": int, "seed": int, "sample": int, "prompt_sha256": str}
+KINDS = {str: "a text", int: "a whole number", list: "a list of texts"}
 COLUMNS = ("task", "question", "answer_prefix", "answer", "max_new_tokens", "predicted_answer", "compression_ratio")
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f]")
 PLAIN_YAML = re.compile(r"[A-Za-z_/.][\w/.+-]*")
@@ -52,18 +54,27 @@ def objects_of(path):
     return objects
 
 
-def field(place, value, name):
-    if name not in value:
-        raise Error(f'{place}: "{name}" is missing')
-    return value[name]
+def check_fields(place, value, kinds):
+    for name, kind in kinds.items():
+        if name not in value:
+            raise Error(f'{place}: "{name}" is missing')
+        found = value[name]
+        if type(found) is not kind or (kind is list and not all(isinstance(text, str) for text in found)):
+            raise Error(f'{place}: "{name}" must be {KINDS[kind]}, found {json.dumps(found)[:40]}')
+
+
+def check_outputs(place, line):
+    for model in ("reference", "candidate"):
+        outputs = line[model].get("outputs") if isinstance(line.get(model), dict) else None
+        if not isinstance(outputs, list) or not outputs or not isinstance(outputs[0], str):
+            raise Error(f'{place}: "{model}" has no "outputs"; expected a list with a text')
 
 
 def records_of(path):
     """The records of each task, in the file's order."""
     by_task = collections.defaultdict(list)
     for place, record in objects_of(path):
-        for name in FIELDS:
-            field(place, record, name)
+        check_fields(place, record, FIELDS)
         by_task[record["task"]].append(record)
     return by_task
 
@@ -76,17 +87,22 @@ def prompt_hash(record):
 def answers_of(results, data):
     """[(record, the line's object)] in the order of the results, and the share of all records that have a line."""
     by_task = records_of(data)
-    answers, lengths, seen = [], set(), set()
+    answers, lengths, runs, seen = [], set(), set(), set()
     for place, line in objects_of(results):
-        task = field(place, line, "task")
-        if not task.startswith(SUITE):
+        check_fields(place, line, {"task": str})
+        if not line["task"].startswith(SUITE):
             continue
-        lengths.add(field(place, line, "length"))
+        check_fields(place, line, OF_RESULTS)
+        check_outputs(place, line)
+        lengths.add(line["length"])
+        runs.add((line["run"], line["seed"]))
         if len(lengths) > 1:
             raise Error(f"{place}: of another length than lines before; a directory is of one, so run a single --task-length")
-        name, sample = task.removeprefix(SUITE), field(place, line, "sample")
+        if len(runs) > 1:
+            raise Error(f"{place}: of another run than lines before; a directory is of one")
+        name, sample = line["task"].removeprefix(SUITE), line["sample"]
         records = by_task.get(name, [])
-        if not 0 <= sample < len(records) or prompt_hash(records[sample]) != field(place, line, "prompt_sha256"):
+        if not 0 <= sample < len(records) or prompt_hash(records[sample]) != line["prompt_sha256"]:
             raise Error(f"{place}: its prompt is not record {sample} of task {name} in {data}; give the file that --task-text had")
         if (name, sample) in seen:
             raise Error(f"{place}: record {sample} of task {name} has another line before")

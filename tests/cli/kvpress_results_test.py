@@ -115,8 +115,14 @@ class KvpressResults(ProgramTest):
                              ([dict(good, task="kvpress/fwe")], "its prompt is not record 0 of task fwe"),
                              ([good, good], "results.jsonl:2: record 0 of task vt has another line before"),
                              ([good, dict(other, length=8192)], "results.jsonl:2: of another length"),
+                             ([good, dict(other, run="another")], "results.jsonl:2: of another run"),
+                             ([dict(good, task=7)], 'results.jsonl:1: "task" must be a text, found 7'),
+                             ([dict(good, sample=0.0)], 'results.jsonl:1: "sample" must be a whole number, found 0.0'),
+                             ([dict(good, candidate={"score": 0, "outputs": []})], '"candidate" has no "outputs"'),
+                             ([dict(good, reference="text")], '"reference" has no "outputs"'),
                              ([{"task": "passkey"}], "has no line of --tasks kvpress"),
                              ([{"run": "x"}], 'results.jsonl:1: "task" is missing'),
+                             ([{"task": "kvpress/vt"}], 'results.jsonl:1: "run" is missing'),
                              ([[]], "results.jsonl:1: expected a JSON object")):
             self.write(self.data, records)
             self.write(self.results, lines)
