@@ -61,6 +61,7 @@ class AnswerBatch {
       active[i] = i;
     }
     for (;;) {
+      check_interrupt();
       Engine::Ids tokens;
       std::vector<Sequence*> going;
       std::vector<std::size_t> rest;

@@ -7,6 +7,8 @@
 namespace kvc {
 namespace {
 
+constexpr std::int64_t kMostNewTokens = std::int64_t{1} << 30;
+
 KvpressRecord kvpress_record(const JsonLine& line) {
   const std::string& subject = line.subject;
   JsonFields fields(line.json, subject);
@@ -22,8 +24,9 @@ KvpressRecord kvpress_record(const JsonLine& line) {
   KVC_CHECK(!record.context.empty(), "{}: \"context\" is empty; there is nothing to compress",
             subject);
   KVC_CHECK(!record.answers.empty(), "{}: \"answer\" is empty; a score needs one", subject);
-  KVC_CHECK(record.max_new_tokens >= 1, "{}: \"max_new_tokens\" must be at least 1, found 0",
-            subject);
+  KVC_CHECK(record.max_new_tokens >= 1 && record.max_new_tokens <= kMostNewTokens,
+            "{}: \"max_new_tokens\" must be from 1 to {}, found {}", subject, kMostNewTokens,
+            record.max_new_tokens);
   return record;
 }
 

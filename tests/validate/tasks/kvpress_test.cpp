@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 
+#include <limits>
+
 #include "core/error.h"
 #include "core/output.h"
 #include "tests/testing/error_of.h"
@@ -139,7 +141,9 @@ TEST_F(Kvpress, BadRecordsAreNamedByTheirLine) {
   EXPECT_THAT(reading_error(record("vt", "", {"a"}, 30)),
               HasSubstr("ruler.jsonl:2: \"context\" is empty"));
   EXPECT_THAT(reading_error(record("vt", "c", {"a"}, 0)),
-              HasSubstr("ruler.jsonl:2: \"max_new_tokens\" must be at least 1"));
+              HasSubstr("ruler.jsonl:2: \"max_new_tokens\" must be from 1 to 1073741824, found 0"));
+  EXPECT_THAT(reading_error(record("vt", "c", {"a"}, std::numeric_limits<std::int64_t>::max())),
+              HasSubstr("\"max_new_tokens\" must be from 1 to"));
   EXPECT_THAT(reading_error(record("vt", "c", {"a"}, 31)),
               HasSubstr("ruler.jsonl:2: \"max_new_tokens\" is 31, but 30 in "));
   EXPECT_EQ(reading_error(record("vt", "c", {"a"}, 30)), "");
