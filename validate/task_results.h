@@ -22,7 +22,8 @@ class TaskResults {
 
   const std::string& run() const { return run_; }
   const std::vector<Json>& lines() const { return lines_; }
-  void keep_first(std::size_t count);  // drops the lines behind
+  const std::filesystem::path& partial() const { return partial_; }  // empty: kept nowhere
+  void keep_first(std::size_t count);                                // drops the lines behind
   void append(const std::vector<Json>& lines);
   void commit();
 

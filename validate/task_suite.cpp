@@ -102,6 +102,7 @@ TaskSuite::TaskSuite(const ValidateOptions& options, const ModelConfig& config, 
   tasks_ = choose_tasks(options_.names, inputs);
   run["texts"] = inputs.hashes;
   run["questions_after"] = options_.questions_after;
+  run["stop_ids"] = stop_ids_;
   if (options_.chat) {
     chat_template_ = ChatTemplate::load(options.reference, "Leave --task-chat out");
     run["chat_template"] = chat_template_->hash();
@@ -117,6 +118,33 @@ TaskSuite::TaskSuite(const ValidateOptions& options, const ModelConfig& config, 
   check_fixed_prompts(config);
   results_ = std::make_unique<TaskResults>(options_.results, sha256_hex(run.dump()).substr(0, 16),
                                            options_.force);
+  check_left_lines();
+}
+
+// An interrupted run leaves the first lines of what this one writes.
+void TaskSuite::check_left_lines() const {
+  auto line = results_->lines().begin();
+  const auto end = results_->lines().end();
+  const auto is_sample = [&](const Part& part, std::int64_t sample) {
+    const auto score = [&](const char* model) {
+      const Json of_model = line->value(model, Json());
+      return of_model.is_object() && of_model.value("score", Json()).is_number();
+    };
+    return line->value("task", Json()) == part.task->name &&
+           line->value("length", Json()) == part.length &&
+           line->value("sample", Json()) == sample && score("reference") && score("candidate");
+  };
+  bool is_left = true;
+  for (const Part& part : parts_) {
+    for (std::int64_t i = 0; i < part.num_samples && line != end && is_left; ++i) {
+      is_left = is_sample(part, i);
+      line += is_left ? 1 : 0;
+    }
+  }
+  KVC_CHECK(
+      line == end,
+      "{}: line {} is not what an interrupted run leaves there; delete the file to start anew",
+      results_->partial().string(), line - results_->lines().begin() + 1);
 }
 
 // Every record, because a long one may come late.
@@ -166,7 +194,7 @@ void TaskSuite::check_length(const Part& part) const {
   }
   fail(
       "--task-length {}: {} takes at least {} tokens with this model's tokenizer, {} of them for "
-      "the answer; give --task-length {} or more",
+      "the answer; give --task-length {}; other lengths have other samples",
       part.length, part.task->name, least, part.task->max_new_tokens, enough.length);
 }
 

@@ -50,7 +50,7 @@ void check_options(const ValidateOptions& options) {
   KVC_CHECK_USAGE(options.min_same_top.value_or(0) >= 0 && options.min_same_top.value_or(0) <= 1,
                   "--min-same-top is a share between 0 and 1");
   KVC_CHECK_USAGE(options.tasks.min_ratio.value_or(0) >= 0,
-                  "--min-task-ratio must not be negative");
+                  "--min-task-ratio must be a number of 0 or more");
   KVC_CHECK_USAGE(!options.tasks.names.empty() ||
                       (options.tasks.lengths.empty() && options.tasks.texts.empty() &&
                        options.tasks.results.empty() && !options.tasks.questions_after &&

@@ -91,8 +91,15 @@ class Tasks(ProgramTest):
         self.left.write_bytes(uninterrupted[:len(uninterrupted) // 2])
         self.run_ok("kvvalidate", *arguments)
         self.assertEqual(self.results.read_bytes(), uninterrupted)
-        # What another run left.
+        # Lines that no run leaves.
         self.results.unlink()
+        first, second, *_ = uninterrupted.splitlines(keepends=True)
+        unscored = json.dumps({"run": json.loads(first)["run"]}).encode() + b"\n"
+        for left, line in ((second + first, 1), (first + first, 2), (unscored, 1), (uninterrupted + first, 9)):
+            self.left.write_bytes(left)
+            self.assert_refused({1}, [self.left.name, f"line {line} is not what an interrupted run leaves"], "kvvalidate", *arguments)
+        self.left.unlink()
+        # What another run left.
         self.left.write_bytes(uninterrupted[:len(uninterrupted) // 2])
         self.assert_refused({1}, ["left by an interrupted run", "--force"], "kvvalidate", *arguments, "--seed", "1")
 

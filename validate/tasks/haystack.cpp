@@ -84,7 +84,6 @@ HiddenNeedles hide(const std::vector<std::string>& pieces, const std::vector<std
                    std::string_view separator, TaskRandom& random) {
   const std::vector<std::size_t> places = random_places(needles.size(), pieces.size() + 1, random);
   HiddenNeedles hidden;
-  std::vector<std::size_t> begins;
   const auto append = [&](const std::string& piece) {
     hidden.text += hidden.text.empty() ? "" : separator;
     hidden.text += piece;
@@ -92,16 +91,21 @@ HiddenNeedles hide(const std::vector<std::string>& pieces, const std::vector<std
   for (std::size_t i = 0, needle = 0; i <= pieces.size(); ++i) {
     for (; needle < needles.size() && places[needle] == i; ++needle) {
       append(needles[needle]);
-      begins.push_back(hidden.text.size() - needles[needle].size());
+      hidden.begins.push_back(hidden.text.size() - needles[needle].size());
     }
     if (i < pieces.size()) {
       append(pieces[i]);
     }
   }
-  for (const std::size_t begin : begins) {
-    hidden.depths.push_back(static_cast<double>(begin) / static_cast<double>(hidden.text.size()));
-  }
   return hidden;
+}
+
+std::vector<double> HiddenNeedles::depths(std::size_t before, const std::string& context) const {
+  std::vector<double> depths;
+  for (const std::size_t begin : begins) {
+    depths.push_back(static_cast<double>(before + begin) / static_cast<double>(context.size()));
+  }
+  return depths;
 }
 
 }  // namespace kvc

@@ -30,7 +30,10 @@ std::vector<std::string> noise_sentences(std::size_t count);
 
 struct HiddenNeedles {
   std::string text;
-  std::vector<double> depths;  // of each needle in the text
+  std::vector<std::size_t> begins;  // of each needle in the text, in bytes
+
+  // Places in a context that begins with `before` bytes and the text: 0 its start, 1 its end.
+  std::vector<double> depths(std::size_t before, const std::string& context) const;
 };
 // Puts needles, in their order, at random places before, between and behind the pieces; at different ones if there are enough.
 HiddenNeedles hide(const std::vector<std::string>& pieces, const std::vector<std::string>& needles,

@@ -142,12 +142,14 @@ TaskSample needle_sample(const NeedleSettings& settings, const Prose& prose, std
       keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(settings.num_asked));
   TaskSample sample;
   const bool several = needles.size() > 1 || settings.hay == Hay::kNeedles;
-  sample.context = needle_introduction(make.noun(), several) + hidden.text + "\n";
+  const std::string introduction = needle_introduction(make.noun(), several);
+  sample.context = introduction + hidden.text + "\n";
   sample.questions = {needle_question(asked, make.noun(), std::move(values))};
+  const std::vector<double> depths = hidden.depths(introduction.size(), sample.context);
   sample.depths.resize(num_answers);  // needles of keys that are asked for come first
   for (std::size_t i = 0; i < order.size(); ++i) {
     if (order[i] < num_answers) {
-      sample.depths[order[i]] = hidden.depths[i];
+      sample.depths[order[i]] = depths[i];
     }
   }
   return sample;

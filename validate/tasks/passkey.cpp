@@ -13,14 +13,15 @@ TaskSample passkey_sample(std::size_t num_sentences, TaskRandom random) {
   const std::string needle =
       fmt::format("The pass key is {}. Keep it in mind. {} is the pass key.", key, key);
   const HiddenNeedles hidden = hide(noise_sentences(num_sentences), {needle}, " ", random);
-  return {.context =
-              "A pass key is hidden in the text below. Find it and keep it in mind: you will "
-              "be asked for it.\n" +
-              hidden.text + "\n",
+  const std::string introduction =
+      "A pass key is hidden in the text below. Find it and keep it in mind: you will be asked for "
+      "it.\n";
+  const std::string context = introduction + hidden.text + "\n";
+  return {.context = context,
           .questions = {{.text = "What is the pass key?",
                          .answer_prefix = " The pass key is",
                          .answers = {key}}},
-          .depths = hidden.depths};
+          .depths = hidden.depths(introduction.size(), context)};
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 #include "validate/tasks/question_files.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/json_fields.h"
@@ -31,8 +33,14 @@ void check_any_question(const DocumentQuestions& set, const std::string& file) {
   KVC_CHECK(!set.questions.empty(), "{}: has no question with an answer", file);
 }
 
-void add_squad_paragraph(const Json& json, const std::string& subject, DocumentIndex& documents,
-                         std::vector<DocumentQuestion>& questions) {
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
+
+// The number of its document.
+std::size_t add_squad_paragraph(const Json& json, const std::string& subject,
+                                DocumentIndex& documents,
+                                std::vector<DocumentQuestion>& questions) {
   JsonFields paragraph(json, subject);
   const std::size_t document = documents.add(paragraph.text("context"));
   for (const Json& entry : paragraph.list("qas")) {
@@ -42,13 +50,31 @@ void add_squad_paragraph(const Json& json, const std::string& subject, DocumentI
     std::set<std::string> seen;
     for (const Json& answer : fields.list("answers")) {
       const std::string text = JsonFields(answer, subject + ": an answer").text("text");
-      if (!text.empty() && seen.insert(text).second) {
+      if (!is_blank(text) && seen.insert(text).second) {
         question.answers.push_back(text);
       }
     }
     if (!question.answers.empty()) {
       questions.push_back(std::move(question));
     }
+  }
+  return document;
+}
+
+// The other paragraphs of an article are near each question, as in RULER.
+void add_squad_article(const Json& paragraphs, const std::string& subject, DocumentIndex& documents,
+                       std::vector<DocumentQuestion>& questions) {
+  const std::size_t first = questions.size();
+  std::vector<std::size_t> of_article;
+  for (const Json& paragraph : paragraphs) {
+    const std::size_t document = add_squad_paragraph(paragraph, subject, documents, questions);
+    if (std::find(of_article.begin(), of_article.end(), document) == of_article.end()) {
+      of_article.push_back(document);
+    }
+  }
+  for (std::size_t i = first; i < questions.size(); ++i) {
+    std::copy_if(of_article.begin(), of_article.end(), std::back_inserter(questions[i].nearby),
+                 [&](std::size_t document) { return document != questions[i].evidence.front(); });
   }
 }
 
@@ -105,9 +131,7 @@ DocumentQuestions squad_questions(const Json& json, const std::string& file) {
   for (const Json& article : whole.list("data")) {
     const std::string subject = fmt::format("{}: article {}", file, ++number);
     JsonFields fields(article, subject);
-    for (const Json& paragraph : fields.list("paragraphs")) {
-      add_squad_paragraph(paragraph, subject, documents, set.questions);
-    }
+    add_squad_article(fields.list("paragraphs"), subject, documents, set.questions);
   }
   check_any_question(set, file);
   return set;
@@ -116,9 +140,13 @@ DocumentQuestions squad_questions(const Json& json, const std::string& file) {
 DocumentQuestions hotpot_questions(const Json& json, const std::string& file) {
   DocumentQuestions set;
   DocumentIndex documents(set.documents);
+  std::size_t number = 0;
   for (const Json& record : json) {
-    const std::string subject = fmt::format("{}: record {}", file, set.questions.size() + 1);
-    set.questions.push_back(hotpot_question(record, subject, documents));
+    DocumentQuestion question =
+        hotpot_question(record, fmt::format("{}: record {}", file, ++number), documents);
+    if (!is_blank(question.answers.front())) {
+      set.questions.push_back(std::move(question));
+    }
   }
   check_any_question(set, file);
   return set;

@@ -72,7 +72,8 @@ TaskSample recall_sample(const Prose& prose, std::size_t num_words, TaskRandom r
     sentence += " ";
   }
   const HiddenNeedles hidden = hide(sentences, {list}, "", random);
-  TaskSample sample{.context = hidden.text, .questions = {}, .depths = hidden.depths};
+  TaskSample sample{
+      .context = hidden.text, .questions = {}, .depths = hidden.depths(0, hidden.text)};
   std::string question = "\nRecall:";
   for (const RecallFact& fact : facts) {
     question += " " + fact.what;

@@ -83,6 +83,10 @@ class InputReader {
               "--task-text {}: expected a .txt, .json or .jsonl file", name);
     const std::string bytes = read_file(path, kMostFileBytes);
     KVC_CHECK(!first_record(bytes).empty(), "--task-text {}: is empty", name);
+    const std::string hash = sha256_hex(bytes);
+    if (std::find(inputs_.hashes.begin(), inputs_.hashes.end(), hash) != inputs_.hashes.end()) {
+      return;  // its records and documents would count twice
+    }
     TaskFile kind = TaskFile::kProse;
     if (extension == ".json") {
       kind = read_questions(parse_json(bytes, name), name);
@@ -99,7 +103,7 @@ class InputReader {
       const std::vector<KvpressRecord> records = kvpress_records(bytes, name);
       inputs_.kvpress.insert(inputs_.kvpress.end(), records.begin(), records.end());
     }
-    inputs_.hashes.push_back(sha256_hex(bytes));
+    inputs_.hashes.push_back(hash);
     inputs_.files.emplace_back(kind, name);
   }
 

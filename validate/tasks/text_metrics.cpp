@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -15,7 +16,7 @@ namespace {
 constexpr std::string_view kPunctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 
 // In lower case, without ASCII punctuation and then without articles, which end at any character that is none of words
-// (Python's \b).
+// (Python's \b, to which marks are none).
 std::vector<std::string> plain_words(const std::string& text) {
   std::string kept = lower_case(text);
   std::erase_if(kept, [](char c) { return kPunctuation.find(c) != std::string_view::npos; });
@@ -25,7 +26,8 @@ std::vector<std::string> plain_words(const std::string& text) {
     run.clear();
   };
   for (const Character& character : Characters(kept)) {
-    if (is_word_character(character.value)) {
+    const CharacterClass kind = character_class(character.value);
+    if (kind == CharacterClass::kLetter || kind == CharacterClass::kNumber) {
       run += character.bytes;
     } else {
       end_run();
@@ -89,16 +91,22 @@ std::set<std::string> word_set(const std::string& text) {
   return words;
 }
 
-std::vector<std::string> numbers_of(const std::string& text) {
+// Numbers of decimal digits of any script (Python's \d).
+std::vector<std::string> numbers_of(const std::string& given) {
+  static const std::vector<CodePointRange> digits = property_ranges("Nd", false).value();
+  const std::string text = replace_invalid_utf8(given);
   std::vector<std::string> numbers;
   bool open = false;
-  for (const char c : text) {
-    const bool digit = c >= '0' && c <= '9';
+  for (const Character& character : Characters(text)) {
+    const auto after = std::upper_bound(
+        digits.begin(), digits.end(), character.value,
+        [](char32_t value, const CodePointRange& range) { return value < range.first; });
+    const bool digit = after != digits.begin() && character.value <= std::prev(after)->last;
     if (digit && !open) {
       numbers.emplace_back();
     }
     if (digit) {
-      numbers.back() += c;
+      numbers.back() += character.bytes;
     }
     open = digit;
   }
@@ -155,18 +163,19 @@ double rouge_l(const std::string& output, const std::string& answer) {
             static_cast<double>(word_set(answer).size()));
 }
 
+// The published code removes classes from the list that it goes through, so that it skips the one behind a removed class.
 double class_match(const std::string& output, const std::string& answer,
                    const std::vector<std::string>& classes) {
-  std::size_t named = 0;
-  bool right = false;
-  for (const std::string& name : classes) {
-    if (output.find(name) != std::string::npos &&
-        (name == answer || answer.find(name) == std::string::npos)) {
-      ++named;
-      right = right || name == answer;
+  std::vector<std::string> named;
+  std::copy_if(classes.begin(), classes.end(), std::back_inserter(named),
+               [&](const std::string& name) { return output.find(name) != std::string::npos; });
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    if (named[i] != answer && answer.find(named[i]) != std::string::npos) {
+      named.erase(std::find(named.begin(), named.end(), named[i]));
     }
   }
-  return right ? 100.0 / static_cast<double>(named) : 0;
+  const bool right = std::find(named.begin(), named.end(), answer) != named.end();
+  return right ? 100.0 / static_cast<double>(named.size()) : 0;
 }
 
 double number_match(const std::string& output, const std::string& number) {
@@ -184,8 +193,8 @@ double edit_similarity(const std::string& output, const std::string& answer) {
     return 100;
   }
   const std::size_t common = common_lengths(found, wanted).back().back();
-  return std::round(f1(static_cast<double>(common), static_cast<double>(found.size()),
-                       static_cast<double>(wanted.size())));
+  return std::nearbyint(f1(static_cast<double>(common), static_cast<double>(found.size()),
+                           static_cast<double>(wanted.size())));
 }
 
 std::string first_line(const std::string& output) {

@@ -39,16 +39,18 @@ TaskSample chain_sample(std::size_t num_sentences, TaskRandom& random) {
     needles.push_back(fmt::format("VAR {} = VAR {}", names[hop], names[hop - 1]));
   }
   const HiddenNeedles hidden = hide(noise_sentences(num_sentences), needles, "\n", random);
+  const std::string introduction =
+      "Follow the assignments of variables that are hidden in the text below.\n\n";
+  const std::string context = introduction + hidden.text + "\n";
   return {
-      .context = "Follow the assignments of variables that are hidden in the text below.\n\n" +
-                 hidden.text + "\n",
+      .context = context,
       .questions = {{.text = fmt::format("Question: which variables have the value {}, directly "
                                          "or through others? There are {} of them.",
                                          value, kHops + 1),
                      .answer_prefix =
                          fmt::format("\nAnswer: the variables with the value {} are:", value),
                      .answers = names}},
-      .depths = hidden.depths};
+      .depths = hidden.depths(introduction.size(), context)};
 }
 
 // A worked example comes first, as in RULER.

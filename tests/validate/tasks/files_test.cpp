@@ -51,6 +51,8 @@ TEST_F(TaskFiles, SquadQuestions) {
   ASSERT_EQ(inputs.squad->questions.size(), 2u);
   EXPECT_EQ(inputs.squad->documents.size(), 2u);
   EXPECT_THAT(inputs.squad->questions[0].answers, ElementsAre("red", "Red"));
+  EXPECT_THAT(inputs.squad->questions[0].nearby, ElementsAre(1u)) << "of its article";
+  EXPECT_THAT(inputs.squad->questions[1].nearby, ElementsAre(0u));
   const std::vector<Task> tasks = choose_tasks({"qa_1"}, inputs);
   ASSERT_EQ(tasks.size(), 1u);
   EXPECT_EQ(tasks[0].num_samples, 2);
@@ -88,9 +90,24 @@ TEST_F(TaskFiles, HotpotEvidenceStaysWhereThereIsNoRoom) {
   EXPECT_TRUE(asked_oak);
 }
 
+TEST_F(TaskFiles, QuestionsWithBlankAnswersAreLeftOut) {
+  const std::string hotpot = kHotpot;
+  const std::size_t answer = hotpot.find("\"Oak\",");
+  const TaskInputs inputs =
+      read_task_inputs({file("h.json", std::string(hotpot).replace(answer, 5, "\" \""))});
+  ASSERT_EQ(inputs.hotpot->questions.size(), 1u);
+  EXPECT_THAT(inputs.hotpot->questions[0].answers, ElementsAre("yes"));
+  const std::string squad = kSquad;
+  EXPECT_EQ(
+      read_task_inputs({file("s.json", std::string(squad).replace(squad.find("old\"}"), 3, " "))})
+          .squad->questions.size(),
+      1u);
+}
+
 TEST_F(TaskFiles, SeveralFilesOfAKindAreOne) {
-  const TaskInputs inputs = read_task_inputs(
-      {file("a.json", kSquad), file("b.json", kSquad), file("c.txt", "One two. Three.")});
+  const TaskInputs inputs =
+      read_task_inputs({file("a.json", kSquad), file("b.json", kSquad + std::string("\n")),
+                        file("same.json", kSquad), file("c.txt", "One two. Three.")});
   EXPECT_EQ(inputs.squad->questions.size(), 4u);
   EXPECT_EQ(inputs.squad->questions[3].evidence, std::vector<std::size_t>{3});
   EXPECT_EQ(inputs.hashes.size(), 3u);

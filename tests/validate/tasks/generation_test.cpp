@@ -1,8 +1,10 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <regex>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/hash.h"
@@ -54,6 +56,26 @@ TEST(TaskGeneration, ASeedFixesEveryByte) {
     EXPECT_EQ(text, whole_text(make_sample(task, {tokenizer}, kLength, false, 7, 3))) << name;
     EXPECT_NE(text, whole_text(make_sample(task, {tokenizer}, kLength, false, 7, 4))) << name;
     EXPECT_NE(text, whole_text(make_sample(task, {tokenizer}, kLength, false, 8, 3))) << name;
+  }
+}
+
+TEST(TaskGeneration, DepthsAreWhereWhatIsAskedForBegins) {
+  const Tokenizer tokenizer = bundled_tokenizer();
+  for (const auto& [name, words] : {std::pair("passkey", "The pass key is"),
+                                    {"niah_single_1", "The secret "},
+                                    {"niah_single_2", "The secret "},
+                                    {"niah_multivalue", "The secret "},
+                                    {"vt", "VAR "},
+                                    {"recall", "\nRemember:"}}) {
+    const TaskSample sample = make_sample(built_in_task(name), {tokenizer}, kLength, false, 7, 3);
+    ASSERT_FALSE(sample.depths.empty()) << name;
+    for (const double depth : sample.depths) {
+      const auto begin = std::llround(depth * static_cast<double>(sample.context.size()));
+      EXPECT_TRUE(std::string_view(sample.context)
+                      .substr(static_cast<std::size_t>(begin))
+                      .starts_with(words))
+          << name << " at " << depth;
+    }
   }
 }
 

@@ -40,6 +40,7 @@ TEST(TextMetrics, WordF1) {
   EXPECT_EQ(word_f1("the—cat", "— cat"), 0);
   EXPECT_EQ(word_f1("the—cat", "—cat"), 100);
   EXPECT_EQ(word_f1("théa", "thé"), 0);
+  EXPECT_EQ(word_f1("the\u0301 cat", "\u0301 cat"), 100) << "a mark is no part of a word";
 }
 
 TEST(TextMetrics, RougeL) {
@@ -62,6 +63,8 @@ TEST(TextMetrics, ClassMatchIsSharedByAllNamed) {
   const std::vector<std::string> nested = {"Food", "Food price"};
   EXPECT_EQ(class_match("Food price", "Food price", nested), 100) << "\"Food\" is a part of it";
   EXPECT_EQ(class_match("Food price", "Food", nested), 50);
+  const std::vector<std::string> parts = {"cat", "dog", "cat dog"};
+  EXPECT_EQ(class_match("cat dog", "cat dog", parts), 50) << "\"dog\" behind a part stays";
 }
 
 TEST(TextMetrics, NumberMatch) {
@@ -69,6 +72,7 @@ TEST(TextMetrics, NumberMatch) {
   EXPECT_EQ(number_match("12 or 13, or 12", "12"), 200.0 / 3);
   EXPECT_EQ(number_match("twelve", "12"), 0);
   EXPECT_EQ(number_match("112", "12"), 0);
+  EXPECT_EQ(number_match("7 \uff13", "7"), 50) << "digits of any script are numbers";
   EXPECT_EQ(first_number("none"), "");
 }
 
@@ -77,6 +81,7 @@ TEST(TextMetrics, EditSimilarity) {
   EXPECT_EQ(edit_similarity("return x + 1", "return y + 12"), 88);
   EXPECT_EQ(edit_similarity("\n\n# a comment\n```\ni = 1\nj = 2", "i = 1"), 100);
   EXPECT_EQ(edit_similarity("// only a comment", "x"), 0);
+  EXPECT_EQ(edit_similarity("abcdexyzuvw", "abcde"), 62) << "62.5: to even";
   EXPECT_EQ(edit_similarity("\xE4\xB8\x80\xE4\xBA\x8C", "\xE4\xB8\x80"), 67)
       << "characters, not bytes";
 }
