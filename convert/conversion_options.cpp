@@ -101,7 +101,7 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& 
   app.add_option(
          "--num-sequences", options.effort.num_sequences,
          "Calibration sequences (default: 64; coded: 10, or 40 with --thorough or on a GPU)")
-      ->check(at_least(1));
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
   app.add_option("--seq-len", options.effort.seq_len,
                  "Tokens per sequence (default: 512; coded: 1024)")
       ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 30));
@@ -171,6 +171,12 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
       app.count("--rank") == 0 || !takes(method, principal_options),
       "--rank: does not apply to --method {}; use --key-rank and --value-rank, or --kept-ratio",
       settings.method);
+  KVC_CHECK_USAGE(
+      app.count("--kv-dtype") == 0 || takes(method, principal_options),
+      "--kv-dtype: does not apply to the method {}, whose conversions run in any cache dtype; "
+      "leave it out here, or pass {} as --method",
+      settings.method,
+      method_names([](const Method& known) { return takes(known, principal_options); }));
   check_known(app, method, settings);
   const bool is_coded = takes(method, coded_options);
   const std::string& foreign = is_coded ? latent : coded;

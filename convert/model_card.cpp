@@ -49,7 +49,7 @@ std::string code_span(const std::string& text) {
 }
 
 // How to run the output.
-std::string usage(ExportFormat format, bool vllm_serves) {
+std::string usage(ExportFormat format, const std::string& kv_dtype, bool vllm_serves) {
   std::string text;
   if (format == ExportFormat::kMla) {
     return "This directory is a `deepseek_v2` checkpoint whose cache holds latents. transformers "
@@ -70,7 +70,8 @@ std::string usage(ExportFormat format, bool vllm_serves) {
     return text;
   }
   const std::string directory = format == ExportFormat::kBoth ? "factored" : ".";
-  text += fmt::format("```\nkvrun {} --prompt \"Once upon a time\"\n", directory);
+  text += fmt::format("```\nkvrun {}{} --prompt \"Once upon a time\"\n", directory,
+                      kv_dtype.empty() ? "" : " --kv-dtype " + kv_dtype);
   if (vllm_serves) {
     text += fmt::format("vllm serve {}        # with the package kvconvert installed\n", directory);
   }
@@ -90,7 +91,7 @@ std::string model_card(const ModelCard& card, const KvPlan& plan, const Validati
                       card.checkpoint.hash(), code_span(card.command));
   text += fmt::format("- Quality: {} (details: `report.html`)\n", summary_line(report));
   text += "- Licence: the source's; its licence files are copied.\n\n## Run it\n\n";
-  return text + usage(card.format, card.vllm_serves);
+  return text + usage(card.format, card.kv_dtype, card.vllm_serves);
 }
 
 }  // namespace kvc

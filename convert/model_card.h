@@ -14,6 +14,7 @@ struct ModelCard {
   const Checkpoint& checkpoint;  // the original; the licence in its README.md's metadata is kept
   std::string command;           // that converted it
   ExportFormat format = ExportFormat::kFactored;
+  std::string kv_dtype{};    // of the cache that it was planned for; empty: the checkpoint's
   bool vllm_serves = false;  // what is not folded
 };
 

@@ -112,6 +112,7 @@ ValidateOptions validation_options(const PipelineOptions& options) {
   validation.reference = options.checkpoint;
   validation.texts = options.validation_text;
   validation.seed = options.settings.seed;
+  validation.kv_dtype = options.settings.kv_dtype;
   validation.by_part = options.by_part;
   return validation;
 }
@@ -131,6 +132,7 @@ void convert_and_export(const PipelineOptions& options, const Original& original
     const ModelCard card{.checkpoint = original.checkpoint,
                          .command = options.command,
                          .format = options.format,
+                         .kv_dtype = options.settings.kv_dtype,
                          .vllm_serves = vllm_serves(options.settings, outcome.plan, model_type)};
     write_file(output.path() / "README.md", model_card(card, outcome.plan, *outcome.report));
   }

@@ -2,6 +2,7 @@
 """Calibration text from the command line: what the model writes itself, the built-in text, files and their mixture."""
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -115,6 +116,12 @@ class Effort(ProgramTest):
         self.assertEqual([few["num_calibration_tokens"], many["num_calibration_tokens"]], [8 * 512, 80 * 512])
         self.assertLess(3 * few["seconds"], many["seconds"])
         self.assertEqual(few["thorough_seconds"], many["thorough_seconds"])
+
+    def test_a_time_is_printed_once(self):
+        for options, times in (((), 2), (("--num-sequences", "8"), 2), (("--thorough",), 1)):
+            text = self.run_ok("kvconvert", DATA / "configs" / "Llama-3.1-8B", "--plan", "--kept-ratio", "0.25", *options).stdout
+            self.assertEqual(len(re.findall(r"\d+ s with", text)), times, text)
+            self.assertEqual("of --thorough" in text, times == 2)
 
     def test_wide_statistics_get_the_tokens_they_need(self):
         plan = self.plan("--scope", "group")

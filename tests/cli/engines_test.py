@@ -66,7 +66,7 @@ class Engines(ProgramTest):
                 self.assertEqual(plain, suited)
             self.assert_refused({2}, [f"--for {name}", "found --fusion matrices"], *arguments, *engine, "--method", "fusedkv",
                                 "--fusion", "matrices")
-            self.assert_refused({2}, ["keeps the cache in the model's dtype, found --kv-dtype int8"], *arguments, *engine, "--method",
+            self.assert_refused({2}, ["--kv-dtype: does not apply to the method fusedkv", "pca"], *arguments, *engine, "--method",
                                 "fusedkv", "--kv-dtype", "int8")
             self.assert_refused({2}, [f"--for {name}", "of phi3", "does not run fusedkv"], "kvconvert",
                                 DATA / "zoo/phi3_partial_window", "--plan", *engine, "--method", "fusedkv", "--force")

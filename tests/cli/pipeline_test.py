@@ -215,6 +215,15 @@ class Equalities(ProgramTest):
         self.assertLess(kv["kept_ratio"], table["kept_ratio_at_target"] + 0.01)
         self.assertGreater(kv["kept_ratio"], table["kept_ratio_merged"] - 0.01)
 
+    def test_reports_measure_the_cache_type_that_is_planned(self):
+        out = self.directory / "int8"
+        self.run_ok("kvconvert", REFERENCE, "--out", out, "--method", "pca", "--kv-dtype", "int8", "--kept-ratio", "0.5",
+                    "--num-sequences", "8", "--seq-len", "128", "--quiet")
+        report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+        self.assertEqual(report["options"]["kv_dtype"], "int8")
+        self.assertAlmostEqual(report["kept_ratio"], 0.5, delta=0.05)
+        self.assertIn("kvrun . --kv-dtype int8 --prompt", (out / "README.md").read_text(encoding="utf-8"))
+
     def test_both_exports_in_one_directory(self):
         out = self.directory / "out"
         self.run_ok("kvconvert", STORIES, "--out", out, *FAST, "--export", "both", "--quiet")
