@@ -21,7 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Json without_result(const SweepCandidate& candidate, const char* status, const Error& error) {
+Json without_result(const SweepCandidate& candidate, const char* status,
+                    const std::exception& error) {
   log_info(fmt::format("{}: {}", status, error.what()));
   return {{"name", candidate.name}, {"status", status}, {"reason", error.what()}};
 }
@@ -54,10 +55,14 @@ Json run_candidates(const SweepOptions& options, const SweepMeasurement& sweep) 
         throw;
       }
       rows.push_back(without_result(candidate, "failed", error));
+    } catch (const std::exception& error) {  // LibTorch's, out of memory
+      rows.push_back(without_result(candidate, "failed", error));
     }
   }
-  log_info(fmt::format("the original was evaluated once; its logits took {:.1f} MiB",
-                       static_cast<double>(sweep.reference_bytes()) / (1 << 20)));
+  if (sweep.reference_bytes() > 0) {
+    log_info(fmt::format("the original's logits took {:.1f} MiB",
+                         static_cast<double>(sweep.reference_bytes()) / (1 << 20)));
+  }
   return rows;
 }
 
@@ -78,6 +83,9 @@ void print_plans(const SweepOptions& options, const SweepMeasurement& sweep,
         row["payback"] = to_json(payback);
         text = fmt::format("keeps {:.3f}, {}", row["kept_ratio"].get<double>(), to_text(payback));
       } catch (const Error& error) {
+        if (error.code() == ExitCode::kInterrupted) {
+          throw;
+        }
         row["reason"] = error.what();
         text = fmt::format("refused: {}", error.what());
       }
@@ -135,7 +143,7 @@ void run_sweep(SweepOptions options) {
   check_lines_apart(options);
   OutputDirectory output(base.out, base.force);
   WorkDirectory work(base.work, base.out);
-  try {
+  work.run([&] {
     const Json rows = run_candidates(options, SweepMeasurement(options, original, work.path()));
     const std::string failures = failure_text(rows);
     KVC_CHECK(failures.empty() || std::ranges::any_of(rows, is_measured), "{}", failures);
@@ -152,10 +160,7 @@ void run_sweep(SweepOptions options) {
     log_info(fmt::format("wrote {}", base.out.string()));
     KVC_CHECK(failures.empty(), "{}; the others are in {}", failures,
               (base.out / "report.html").string());
-  } catch (...) {
-    work.keep_for_resume();
-    throw;
-  }
+  });
 }
 
 }  // namespace kvc

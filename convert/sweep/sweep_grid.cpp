@@ -106,7 +106,14 @@ SweepCandidate conversion_candidate(const std::string& line, std::vector<std::st
     KVC_CHECK_USAGE(option == nullptr || option->count() == 0,
                     "{} concerns the whole sweep; give it beside --sweep or leave it out", name);
   }
-  return {.name = line, .options = options.resolve(common)};
+  SweepCandidate candidate{.name = line, .options = options.resolve(common)};
+  for (const GivenOption& option : given) {  // what decides results, of the options of all programs
+    if (option.name == "--seed" || option.name == "--device" || option.name == "--threads") {
+      candidate.options.command +=
+          " " + option.flag + " " + fmt::format("{}", fmt::join(option.values, " "));
+    }
+  }
+  return candidate;
 }
 
 // Error if an option is given that holds for conversions, where no line is one.
@@ -172,6 +179,10 @@ std::vector<std::string> sweep_lines(const std::string& word) {
 }
 
 std::vector<std::string> expand_braces(const std::string& line) {
+  constexpr std::ptrdiff_t kMostGroups = 64;
+  KVC_CHECK_USAGE(std::ranges::count(line, '{') <= kMostGroups,
+                  "--sweep '{}...': more than {} groups of braces", line.substr(0, 40),
+                  kMostGroups);
   const std::size_t open = line.find_first_of("{}");
   if (open == std::string::npos) {
     return {line};

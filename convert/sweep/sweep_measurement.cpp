@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <cmath>
+
 #include "convert/defaults.h"
 #include "convert/methods/methods.h"
 #include "convert/plan.h"
@@ -42,7 +44,7 @@ Json cache_json(const KvPlan& plan, const ModelConfig& config, KvDtype dtype, do
     const std::int64_t original = original_bytes(plan, tokens, cache_dtype(config));
     const double kept = scale * planned_kept_ratio(plan, tokens, dtype);
     rows.push_back({{"tokens", tokens},
-                    {"bytes", static_cast<std::int64_t>(kept * static_cast<double>(original))},
+                    {"bytes", std::llround(kept * static_cast<double>(original))},
                     {"original_bytes", original}});
   }
   return rows;

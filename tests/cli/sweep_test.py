@@ -130,7 +130,7 @@ class Sweep(ProgramTest):
         work = self.directory / "work"
         messages = self.run_ok("kvconvert", *self.arguments("pca --kept-ratio {0.5,0.3}", "pca --kept-ratio 0.0001"), "--work", work).stderr
         self.assertEqual(messages.count("covariance: reused from an earlier run"), 1, messages)
-        self.assertRegex(messages, r"the original was evaluated once; its logits took [1-9][0-9.]* MiB")
+        self.assertRegex(messages, r"the original's logits took [1-9][0-9.]* MiB")
         self.assertEqual([path.name for path in work.rglob("*reference*")], [])
         refused = self.results()["candidates"][2]
         self.assertEqual(refused["status"], "refused")
@@ -154,7 +154,8 @@ class Sweep(ProgramTest):
                            ("coded --kept-ratio x", "--kept-ratio"), ("coded --rank 0.5", "--rank"), ("coded --out x", "--out"),
                            ("coded --plan", "--plan"), ("pca --export folded", "--export"), ("plain", "plain"), ("plain --policy full", "--policy"),
                            ("coded --kept-ratio {0.5,}", "--kept-ratio lacks its value"), ("coded {,--gain}", "--gain lacks"),
-                           ("plain --kv-dtype int3", "int3"), ("plain --policy best", "best"), ("", "--sweep")):
+                           ("plain --kv-dtype int3", "int3"), ("plain --policy best", "best"), ("coded --kv-dtype int8", "does not apply to the method coded"),
+                           ("coded " + "{}" * 100, "more than 64 groups"), ("", "--sweep")):
             with self.subTest(line):
                 self.assert_refused((2,), (word,), "kvconvert", *self.arguments(line))
         empty = self.directory / "empty.txt"
