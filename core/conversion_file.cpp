@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "core/checksum.h"
@@ -118,8 +121,14 @@ FusedReport fused_report_from_json(const Json& json, const std::string& subject)
   JsonFields fields(json, subject);
   FusedReport report;
   fields.read("layer", report.layer);
-  fields.read("key_r2", report.key_r2);
-  fields.read("value_r2", report.value_r2);
+  const auto r2 = [&](const char* name) {  // JSON has no -infinity: null
+    const Json& value = fields.at(name);
+    KVC_CHECK(value.is_number() || value.is_null(), "{}: \"{}\" must be a number, found {}",
+              subject, name, excerpt(value));
+    return value.is_null() ? -std::numeric_limits<double>::infinity() : value.get<double>();
+  };
+  report.key_r2 = r2("key_r2");
+  report.value_r2 = r2("value_r2");
   fields.read("stays_plain", report.stays_plain);
   fields.done();
   return report;
@@ -138,13 +147,16 @@ struct CodedColumn {
   const char* name;
   double (*get)(const CodedReport&);
   void (*set)(CodedReport&, double);
+  bool is_whole;  // small whole numbers
 };
 template <auto Member>
 constexpr CodedColumn coded_column(const char* name) {
-  return {name, [](const CodedReport& report) { return static_cast<double>(report.*Member); },
-          [](CodedReport& report, double value) {
-            report.*Member = static_cast<std::remove_reference_t<decltype(report.*Member)>>(value);
-          }};
+  return {
+      name, [](const CodedReport& report) { return static_cast<double>(report.*Member); },
+      [](CodedReport& report, double value) {
+        report.*Member = static_cast<std::remove_reference_t<decltype(report.*Member)>>(value);
+      },
+      std::is_integral_v<std::remove_reference_t<decltype(std::declval<CodedReport>().*Member)>>};
 }
 constexpr CodedColumn kCodedColumns[] = {
     coded_column<&CodedReport::first_layer>("first_layer"),
@@ -177,8 +189,11 @@ void write_coded(Hdf5Writer& file, const std::vector<CodedReport>& report) {
 std::vector<CodedReport> read_coded(const Hdf5Reader& file, std::int64_t count) {
   std::vector<CodedReport> report(static_cast<std::size_t>(count));
   for (const CodedColumn& column : kCodedColumns) {
-    const std::vector<double> values = file.doubles(std::string("/coded/") + column.name, {count});
+    const std::string path = std::string("/coded/") + column.name;
+    const std::vector<double> values = file.doubles(path, {count});
     for (std::size_t i = 0; i < report.size(); ++i) {
+      KVC_CHECK(!column.is_whole || std::abs(values[i]) < 0x1p31, "{}:{}: holds {}",
+                file.path().string(), path, values[i]);
       column.set(report[i], values[i]);
     }
   }

@@ -94,6 +94,10 @@ KvPlan fused_plan(const PlanRequest& request, std::vector<FusedLayer> fused) {
     plan.layers[static_cast<std::size_t>(layer.layer)] = KvSource::kFused;
     plan.fused.push_back(std::move(layer));
   }
+  KVC_CHECK(
+      !plan.fused.empty() || !mixed,
+      "--mixed: every layer would stay plain, as none has a source with its RoPE and a window as "
+      "long; use another method (--method coded)");
   return plan;
 }
 

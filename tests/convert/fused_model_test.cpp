@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 
 #include "convert/convert.h"
 #include "convert/fusion/fusion_plan.h"
@@ -141,6 +142,12 @@ TEST_F(FusedModel, RefusesBadFitsWithTheirNumbers) {
   const Conversion conversion = read_conversion(convert_to("forced", forced));
   EXPECT_LT(conversion.fused[0].key_r2, 0.8);
   EXPECT_EQ(conversion.plan.fused.size(), 2u);
+  Conversion constant = conversion;  // values that do not vary have no R^2
+  constant.fused[0].value_r2 = -std::numeric_limits<double>::infinity();
+  std::filesystem::remove(directory_ / "forced" / "conversion.h5");
+  write_conversion(directory_ / "forced", constant);
+  EXPECT_EQ(read_conversion(directory_ / "forced" / "conversion.h5").fused[0].value_r2,
+            constant.fused[0].value_r2);
   ConvertSettings mixed = fusedkv();
   mixed.own<FusionSettings>().mixed = true;
   EXPECT_THAT(error_of([&] { convert_to("none", mixed); }), HasSubstr("all would stay plain"));
@@ -234,7 +241,12 @@ TEST_F(FusedModel, EveryFamilyReadsOtherLayers) {
     settings.own<FusionSettings>().mixed = true;
     settings.own<FusionSettings>().min_r2 = -1e9;
     resolve(settings);
-    if (config.mla || config.num_layers < 2 || make_plan(config, settings, false).fused.empty()) {
+    if (config.mla || config.num_layers < 2) {
+      continue;
+    }
+    const std::string refusal = error_of([&] { make_plan(config, settings, false); });
+    if (!refusal.empty()) {
+      EXPECT_THAT(refusal, HasSubstr("every layer would stay plain")) << name;
       continue;
     }
     use({.vocab_size = config.vocab_size});
