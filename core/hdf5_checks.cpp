@@ -38,7 +38,7 @@ bool allowed_filters(hid_t list) {
 // A collection of variable-length strings: 16 bytes of header (signature, version 1, three bytes that are not read, its size of
 // 4096 or more), then objects, each with 16 bytes of header (index, references, size) and its data in whole words. Index 0 is
 // free space, whose size includes its header. Other data may begin alike, but hardly with a size that fits.
-bool is_sound_heap(std::span<const std::byte> file, std::size_t begin) {
+bool is_sound_heap(std::span<const std::byte> file, std::size_t begin, std::uint64_t& steps) {
   constexpr std::uint64_t kHeader = 16, kLeast = 4096;
   const auto number = [&](std::size_t place, auto value) {
     std::memcpy(&value, file.data() + place, sizeof value);
@@ -52,6 +52,9 @@ bool is_sound_heap(std::span<const std::byte> file, std::size_t begin) {
     return true;
   }
   for (std::uint64_t at = kHeader; at < size && size - at >= kHeader;) {
+    if (steps-- == 0) {
+      return false;
+    }
     const auto object = number(begin + at + 8, std::uint64_t{});
     const bool is_free = number(begin + at, std::uint16_t{}) == 0;
     const std::uint64_t left = size - at - (is_free ? 0 : kHeader);
@@ -68,13 +71,15 @@ void search_heaps(const std::filesystem::path& path) {
   constexpr std::size_t kSlice = std::size_t{64} << 20;
   const MappedFile mapped(path);
   const std::span<const std::byte> bytes = mapped.bytes();
+  // Objects of heaps that do not overlap, as real ones do not. One that begins alike in other data may be read besides.
+  std::uint64_t steps = bytes.size() / 4 + 1024;
   for (std::size_t begin = 0; begin < bytes.size(); begin += kSlice) {
     check_interrupt();
     const std::span<const std::byte> slice =
         bytes.subspan(begin, std::min(kSlice + kSignature.size() - 1, bytes.size() - begin));
     const std::string_view text(reinterpret_cast<const char*>(slice.data()), slice.size());
     for (std::size_t at = 0; (at = text.find(kSignature, at)) != std::string_view::npos; ++at) {
-      KVC_CHECK(is_sound_heap(bytes, begin + at),
+      KVC_CHECK(is_sound_heap(bytes, begin + at, steps),
                 "{}: its strings are damaged: delete the file and make it again", path.string());
     }
     release_pages(slice);

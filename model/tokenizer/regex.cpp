@@ -81,16 +81,17 @@ class Search {
   // The first match at or after `begin`; false: there is none.
   bool find(std::size_t begin, TextSegment& match) {
     for (std::uint64_t retries = kFirstRetries;; retries *= kMoreRetries) {
+      // (0, which stands for no limit, would let a search go on for ever.)
+      KVC_CHECK(budget_.left() > 0,
+                "{}: looking for the pattern in a text of {} bytes takes too long; the pattern "
+                "backtracks without bound on it",
+                subject_, text_.size());
       const int found = search(begin, std::min(retries, budget_.left()));
       if (retries > kFirstRetries) budget_.charge(retries);
       if (found != ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER &&
           found != ONIGERR_RETRY_LIMIT_IN_MATCH_OVER) {
         return read_match(found, match);
       }
-      KVC_CHECK(retries < budget_.left(),
-                "{}: looking for the pattern in a text of {} bytes takes too long; the pattern "
-                "backtracks without bound on it",
-                subject_, text_.size());
     }
   }
 

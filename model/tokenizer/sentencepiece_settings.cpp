@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <string>
 #include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -11,6 +15,8 @@
 namespace kvc {
 
 namespace {
+
+constexpr std::size_t kMaxContentBytes = 4096;  // bounds the time that looking for a token takes
 
 namespace fs = std::filesystem;
 using Family = SentencepieceSettings::Family;
@@ -83,6 +89,9 @@ SplitToken split_token(const Json& json, const std::string& subject) {
   KVC_CHECK(content.is_string(), "{}: expected a token, found {}", subject, excerpt(json));
   token.content = content.get<std::string>();
   KVC_CHECK(!token.content.empty(), "{}: a token is empty", subject);
+  KVC_CHECK(token.content.size() <= kMaxContentBytes,
+            "{}: a token of {} bytes, expected {} at most", subject, token.content.size(),
+            kMaxContentBytes);
   if (json.is_object()) {
     token.lstrip = flag(json, "lstrip", false, subject);
     token.rstrip = flag(json, "rstrip", false, subject);
@@ -122,25 +131,25 @@ std::map<std::int32_t, SplitToken> tokens_by_name(const Json& json, const std::s
 
 class SpecialTokens {
  public:
-  explicit SpecialTokens(SentencepieceSettings& settings) : settings_(settings) {}
+  explicit SpecialTokens(SentencepieceSettings& settings) : settings_(settings) {
+    for (const auto& [id, added] : settings_.added) added_[added.content] = &added;
+    for (const SplitToken& token : settings_.special) known_.insert(token.content);
+  }
 
-  // Flags of an added token with the same content win.
+  // Flags of the last added token with the same content win.
   SplitToken resolve(SplitToken token) const {
-    for (const auto& [id, added] : settings_.added) {
-      if (added.content == token.content) token = added;
-    }
-    return token;
+    const auto added = added_.find(token.content);
+    return added == added_.end() ? std::move(token) : *added->second;
   }
 
   void add(const SplitToken& token) {
-    const bool known =
-        std::any_of(settings_.special.begin(), settings_.special.end(),
-                    [&](const SplitToken& other) { return other.content == token.content; });
-    if (!known) settings_.special.push_back(token);
+    if (known_.insert(token.content).second) settings_.special.push_back(token);
   }
 
  private:
   SentencepieceSettings& settings_;
+  std::unordered_map<std::string_view, const SplitToken*> added_;
+  std::unordered_set<std::string> known_;
 };
 
 void read_special_tokens(const Json& config, const FamilyRow& family, const std::string& subject,

@@ -70,6 +70,15 @@ TEST(Regex, ABracketThatComesFirstIsAMember) {
   EXPECT_THAT(segments(R"([]\p{Nd}]+)", "a]1["), ElementsAre("a", "[]1]", "["));
 }
 
+TEST(Regex, ASpentBudgetIsNotUnlimited) {
+  const Regex regex("(?:a|a)*b|.", "test");
+  SearchBudget budget(0);
+  budget.charge(budget.left());
+  std::vector<TextSegment> segments;
+  EXPECT_THAT(error_of([&] { regex.find_all(std::string(60, 'a'), budget, segments); }),
+              ::testing::HasSubstr("takes too long"));
+}
+
 TEST(Regex, Refusals) {
   EXPECT_THAT(message_of("(a"), HasSubstr("end pattern with unmatched parenthesis"));
   EXPECT_THAT(message_of(R"(\p{Klingon})"), HasSubstr(R"("\p{Klingon}")"));
