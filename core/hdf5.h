@@ -1,6 +1,6 @@
-// HDF5 files as this project writes and reads them: groups, attributes, plain datasets of float64,
-// int64 and strings, string attributes. Files are byte-identical for equal contents (no times are stored). The attribute
-// `checksum` of a dataset covers its data: damage is an Error when they are read.
+// HDF5 files as this project writes and reads them: groups, string attributes of the file, and plain datasets of float64,
+// int64 and strings. Files are byte-identical for equal contents (no times are stored). The attribute `checksum` of a
+// dataset covers its data: damage is an Error when they are read.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class Hdf5Writer {
   Hdf5Writer& operator=(const Hdf5Writer&) = delete;
 
   // Paths are absolute ("/layers/3/gram"); missing groups are created.
-  void attribute(const std::string& object, const std::string& name, const std::string& value);
+  void attribute(const std::string& name, const std::string& value);  // of the file
   // `dimensions` labels the axes (h5py: dataset.dims[i].label); as many as the shape has, or none.
   void dataset(const std::string& path, std::span<const double> values,
                const std::vector<std::int64_t>& shape,
@@ -45,7 +45,7 @@ class Hdf5Reader {
   const std::filesystem::path& path() const { return path_; }
   bool contains(const std::string& path) const;
   std::vector<std::string> children(const std::string& group) const;  // sorted
-  std::string string_attribute(const std::string& object, const std::string& name) const;
+  std::string attribute(const std::string& name) const;               // of the file
   std::vector<std::int64_t> shape(const std::string& path) const;
   // The shape must equal `shape`, and the file's element type the requested one.
   std::vector<double> doubles(const std::string& path,

@@ -90,21 +90,6 @@ std::string take_text(char* text, const std::string& subject) {
   return copy;
 }
 
-struct OpenAttribute {
-  Hdf5Handle attribute, type, space;
-};
-
-OpenAttribute open_attribute(hid_t file, const std::string& object, const std::string& name,
-                             const std::string& subject) {
-  KVC_CHECK(hdf5_reachable(file, object), "{}: no such HDF5 object", subject);
-  Hdf5Handle attribute(
-      H5Aopen_by_name(file, object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
-  KVC_CHECK(attribute.valid(), "{}: no attribute '{}'", subject, name);
-  Hdf5Handle type(H5Aget_type(attribute), H5Tclose);
-  Hdf5Handle space(H5Aget_space(attribute), H5Sclose);
-  return {std::move(attribute), std::move(type), std::move(space)};
-}
-
 herr_t collect_name(hid_t, const char* name, const H5L_info_t*, void* result) {
   auto& names = *static_cast<std::vector<std::string>*>(result);
   names.emplace_back(name);
@@ -146,12 +131,16 @@ std::vector<std::string> Hdf5Reader::children(const std::string& group) const {
   return names;
 }
 
-std::string Hdf5Reader::string_attribute(const std::string& object, const std::string& name) const {
-  const std::string subject = subject_of(path_, object) + " attribute " + name;
-  const OpenAttribute opened = open_attribute(file_, object, name, subject_of(path_, object));
-  check_text_type(opened.type, opened.space, subject);
+std::string Hdf5Reader::attribute(const std::string& name) const {
+  const std::string place = subject_of(path_, "/"), subject = place + " attribute " + name;
+  const Hdf5Handle attribute(H5Aopen_by_name(file_, "/", name.c_str(), H5P_DEFAULT, H5P_DEFAULT),
+                             H5Aclose);
+  KVC_CHECK(attribute.valid(), "{}: no attribute '{}'", place, name);
+  const Hdf5Handle type(H5Aget_type(attribute), H5Tclose);
+  const Hdf5Handle space(H5Aget_space(attribute), H5Sclose);
+  check_text_type(type, space, subject);
   char* text = nullptr;
-  KVC_CHECK(H5Aread(opened.attribute, opened.type, &text) >= 0, "{}: cannot be read", subject);
+  KVC_CHECK(H5Aread(attribute, type, &text) >= 0, "{}: cannot be read", subject);
   return take_text(text, subject);
 }
 

@@ -74,15 +74,6 @@ void write_attribute(hid_t object, const std::string& name, hid_t type, hid_t sp
             "{}: cannot write attribute '{}'{}", subject, name, hdf5_failure_reason());
 }
 
-void write_scalar_attribute(hid_t file, const std::filesystem::path& path,
-                            const std::string& object_path, const std::string& name, hid_t type,
-                            const void* value) {
-  const std::string subject = path.string() + ":" + object_path;
-  const Hdf5Handle object(H5Oopen(file, object_path.c_str(), H5P_DEFAULT), H5Oclose);
-  KVC_CHECK(object.valid(), "{}: no such HDF5 object", subject);
-  write_attribute(object, name, type, simple_space({}), value, subject);
-}
-
 // The attribute that HDF5's dimension scales interface (and h5py) reads.
 void write_labels(hid_t dataset, const std::vector<std::string>& dimensions,
                   const std::string& subject) {
@@ -162,10 +153,10 @@ Hdf5Writer::~Hdf5Writer() {
   }
 }
 
-void Hdf5Writer::attribute(const std::string& object, const std::string& name,
-                           const std::string& value) {
+void Hdf5Writer::attribute(const std::string& name, const std::string& value) {
+  const Hdf5Handle root(H5Oopen(file_, "/", H5P_DEFAULT), H5Oclose);
   const char* text = value.c_str();
-  write_scalar_attribute(file_, path_, object, name, hdf5_string_type(), &text);
+  write_attribute(root, name, hdf5_string_type(), simple_space({}), &text, path_.string() + ":/");
 }
 
 void Hdf5Writer::dataset(const std::string& path, std::span<const double> values,

@@ -11,28 +11,28 @@ constexpr const char* kFormat = "kvconvert";  // value of the root attribute "fo
 }  // namespace
 
 void write_provenance(Hdf5Writer& file, const Provenance& provenance) {
-  file.attribute("/", "format", std::string(kFormat));
-  file.attribute("/", "kind", provenance.kind);
-  file.attribute("/", "tool_version", provenance.tool_version);
-  file.attribute("/", "checkpoint_hash", provenance.checkpoint_hash);
-  file.attribute("/", "tokens_hash", provenance.tokens_hash);
+  file.attribute("format", std::string(kFormat));
+  file.attribute("kind", provenance.kind);
+  file.attribute("tool_version", provenance.tool_version);
+  file.attribute("checkpoint_hash", provenance.checkpoint_hash);
+  file.attribute("tokens_hash", provenance.tokens_hash);
   file.dataset("/options", dump_json(provenance.options));  // may exceed what attributes hold
 }
 
 Provenance read_provenance(const Hdf5Reader& file) {
   std::string format;
   try {
-    format = file.string_attribute("/", "format");
+    format = file.attribute("format");
   } catch (const Error&) {
     format.clear();
   }
   KVC_CHECK(format == kFormat, "{}: no kvconvert artifact (its attribute 'format' is missing)",
             file.path().string());
   Provenance provenance;
-  provenance.kind = file.string_attribute("/", "kind");
-  provenance.tool_version = file.string_attribute("/", "tool_version");
-  provenance.checkpoint_hash = file.string_attribute("/", "checkpoint_hash");
-  provenance.tokens_hash = file.string_attribute("/", "tokens_hash");
+  provenance.kind = file.attribute("kind");
+  provenance.tool_version = file.attribute("tool_version");
+  provenance.checkpoint_hash = file.attribute("checkpoint_hash");
+  provenance.tokens_hash = file.attribute("tokens_hash");
   provenance.options = parse_json(file.text("/options"), file.path().string() + ":/options");
   return provenance;
 }

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/hdf5_handle.h"
 #include "tests/testing/error_of.h"
 
 namespace kvc {
@@ -54,8 +55,8 @@ std::vector<std::int64_t> counting(std::size_t count) {
 
 void write_sample(const std::filesystem::path& path) {
   Hdf5Writer writer(path);
-  writer.attribute("/", "format", std::string("sample"));
-  writer.attribute("/", "empty", std::string());
+  writer.attribute("format", std::string("sample"));
+  writer.attribute("empty", std::string());
   writer.dataset("/layers/3/gram", std::vector<double>{1, 2, 3, 4, 5, 6}, {2, 3},
                  {"row", "column"});
   writer.dataset("/layers/10/spectrum", std::vector<double>{1.5, -2.5}, {2});
@@ -68,8 +69,8 @@ void write_sample(const std::filesystem::path& path) {
 TEST_F(Hdf5Test, ReadsBackWhatItWrote) {
   write_sample(file("a.h5"));
   const Hdf5Reader reader(file("a.h5"));
-  EXPECT_EQ(reader.string_attribute("/", "format"), "sample");
-  EXPECT_EQ(reader.string_attribute("/", "empty"), "");
+  EXPECT_EQ(reader.attribute("format"), "sample");
+  EXPECT_EQ(reader.attribute("empty"), "");
   EXPECT_THAT(reader.doubles("/layers/3/gram", {2, 3}), ElementsAre(1, 2, 3, 4, 5, 6));
   EXPECT_THAT(reader.doubles("/layers/10/spectrum", {2}), ElementsAre(1.5, -2.5));
   EXPECT_EQ(reader.ints("/ids", {100'000}), counting(100'000));
@@ -120,7 +121,7 @@ TEST_F(Hdf5Test, RefusesWrongShapeTypeAndName) {
   EXPECT_THAT(error_of([&] { reader.ints("/layers/3/gram", {2, 3}); }), HasSubstr("int64"));
   EXPECT_THAT(error_of([&] { reader.doubles("/absent", {1}); }), HasSubstr("no such dataset"));
   EXPECT_THAT(error_of([&] { reader.text("/ids"); }), HasSubstr("string"));
-  EXPECT_THAT(error_of([&] { reader.string_attribute("/", "absent"); }), HasSubstr("absent"));
+  EXPECT_THAT(error_of([&] { reader.attribute("absent"); }), HasSubstr("absent"));
 }
 
 TEST_F(Hdf5Test, RefusesToWriteOverAFileOrAnInconsistentDataset) {
@@ -129,6 +130,28 @@ TEST_F(Hdf5Test, RefusesToWriteOverAFileOrAnInconsistentDataset) {
   Hdf5Writer writer(file("b.h5"));
   EXPECT_THROW(writer.dataset("/x", std::vector<double>{1, 2}, {3}), Error);
   EXPECT_THROW(writer.dataset("/x", std::vector<double>{1, 2}, {2}, {"a", "b"}), Error);
+}
+
+// Headers of heaps that lie in one another, each with an object that reaches behind them all: as many walks as headers.
+TEST_F(Hdf5Test, HeapsThatOverlapAreNotWalkedOverAndOver) {
+  constexpr std::size_t kHeaders = 20'000, kTail = std::size_t{1} << 20;
+  std::string bytes;
+  const auto number = [&](std::uint64_t value) {
+    bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  const std::size_t whole = 32 * kHeaders + kTail;
+  for (std::size_t i = 0; i < kHeaders; ++i) {
+    bytes += std::string("GCOL\1\0\0\0", 8);
+    number(whole - 32 * i);
+    number(1);  // an object and its size
+    number(32 * (kHeaders - 1 - i));
+  }
+  while (bytes.size() < whole) {
+    number(0);  // free space
+    number(16);
+  }
+  write_bytes(file("heaps.h5"), bytes);
+  EXPECT_THAT(error_of([&] { check_hdf5_heaps(file("heaps.h5")); }), HasSubstr("damaged"));
 }
 
 TEST_F(Hdf5Test, RefusesWhatIsNotAWholeHdf5File) {
