@@ -132,12 +132,11 @@ void add_rows(PlanTable& table, const PlanRequest& request, const MakeRow& make_
 PlanTable plan_table(const ModelConfig& config, const ConvertSettings& settings, bool force,
                      const CalibrationRequest& effort) {
   const Method& method = find_method(settings.method);
-  const PlanRequest request{config, settings, force};
+  const PlanRequest request{config, settings, force, nullptr, effort};
   if (config.mla && !method.takes_own_latents) {
     return own_cache_table(method, request);
   }
   PlanTable table;
-  table.effort = effort;
   table.plan = make_plan(config, settings, force);
   table.dtype = planned_dtype(config, settings);
   table.context = plan_context(config, settings);

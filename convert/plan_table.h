@@ -55,8 +55,7 @@ struct PlanTable {
   std::int64_t exact_tokens = 0;        // of the context
   double kept_coded = 1;                // of a token that is coded
   std::int64_t calibration_tokens = 0;  // least number
-  CalibrationRequest effort;            // as given
-  PlannedWork chosen, thorough;         // with the text of `effort`, and with that of --thorough
+  PlannedWork chosen, thorough;  // with the text that is asked for, and with that of --thorough
 
   bool is_coded() const { return !plan.coded.empty(); }
 };

@@ -177,7 +177,7 @@ std::int64_t least_coded_bits(const ModelConfig& config, const ConvertSettings& 
 }
 
 double least_coded_kept_ratio(const PlanRequest& request) {
-  const auto& [config, settings, force, scores] = request;
+  const auto& [config, settings, force, scores, effort] = request;
   const std::int64_t context = plan_context(config, settings);
   KvPlan plan = raw_plan(config, settings);
   const std::int64_t coded = tokens_in_blocks(plan, context);
@@ -201,7 +201,7 @@ double coded_kept_ratio(const ModelConfig& config, const KvPlan& plan, std::int6
 }
 
 KvPlan make_coded_plan(const PlanRequest& request) {
-  const auto& [config, settings, force, scores] = request;
+  const auto& [config, settings, force, scores, effort] = request;
   KvPlan plan = raw_plan(config, settings);
   if (!force) {
     check_reachable(config, settings, plan);

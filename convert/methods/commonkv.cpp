@@ -46,7 +46,7 @@ std::int64_t group_rank_multiple(const ModelConfig& config, const ConvertSetting
 }
 
 std::vector<LatentGroup> plan_commonkv_groups(const PlanRequest& request) {
-  const auto& [config, settings, force, fisher_scores] = request;
+  const auto& [config, settings, force, fisher_scores, effort] = request;
   std::vector<LatentGroup> groups = group_layers(config, settings.layers_per_group);
   const std::int64_t multiple = group_rank_multiple(config, settings, groups);
   const double width =

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "convert/convert.h"
+#include "convert/defaults.h"
 #include "convert/factor_spill.h"
 #include "convert/plan_table.h"
 #include "core/checkpoint.h"
@@ -31,6 +32,7 @@ struct PlanRequest {
   const ConvertSettings& settings;
   bool force = false;
   const std::vector<double>* fisher_scores = nullptr;  // [num_layers, 2] (key, value), or null
+  CalibrationRequest effort = {};
 };
 
 // What a conversion works on: a checkpoint, what was measured on it, and the result to fill.

@@ -48,7 +48,7 @@ std::int64_t heads_per_group(const ModelConfig& config, const ConvertSettings& s
 
 // Ranks of all key and value projections [2 * num_layers], per head group.
 std::vector<std::int64_t> head_group_ranks(const PlanRequest& request) {
-  const auto& [config, settings, force, fisher_scores] = request;
+  const auto& [config, settings, force, fisher_scores, effort] = request;
   const std::int64_t width = heads_per_group(config, settings) * config.head_dim;
   const std::int64_t multiple = std::min(rank_multiple(config, settings), width);
   const std::int64_t rank =

@@ -207,7 +207,7 @@ double least_principal_kept_ratio(const PlanRequest& request, LatentBasis basis)
 }
 
 KvPlan make_principal_plan(const PlanRequest& request, LatentBasis basis) {
-  const auto& [config, settings, force, scores] = request;
+  const auto& [config, settings, force, scores, effort] = request;
   for (int layer = 0; layer < config.num_layers; ++layer) {
     KVC_CHECK(config.arch->qk_norm == QkNorm::kNone || !config.depends_on_length(layer),
               "--method {}: cannot compress {}, whose keys have a norm and a RoPE that depends on "
