@@ -10,6 +10,7 @@
 
 #include "runtime/attention/decode.h"
 #include "runtime/kernels/cpu_features.h"
+#include "tests/runtime/kernels/runtime_targets.h"
 #include "tests/testing/tensor_matchers.h"
 #include "tests/testing/test_tensors.h"
 
@@ -50,7 +51,7 @@ TEST_P(DecodeAttention, MatchesReference) {
     at::Tensor expected = at::empty({num_heads * head_dim}, at::kFloat);
     decode_attention_reference(params, &segment, 1, expected.mutable_data_ptr<float>());
     for (const bool special : {false, true}) {
-      allow_special_instructions(special);
+      const testing::SpecialInstructions instructions(special);
       // Weights of bfloat16 values are then 2^-9 off at most, values less than 6 from their mean.
       const bool rounded = type == at::kBFloat16 && has_avx512_bf16();
       EXPECT_TRUE(tensors_close(decode_attention(query, key, value, {.softcap = softcap}), expected,

@@ -169,7 +169,8 @@ TEST(RequestDirections, RefuseBlocksThatCannotPayForABasis) {
   const SyntheticCheckpoint model{.model_type = "llama"};
   KvPlan plan = request_plan(model, LaterTokens::kNewSegment, true, 12);
   plan.compression.block_tokens = 3;
-  EXPECT_THAT(error_of([&] { testing::load(model, plan); }), HasSubstr("--recompress-every"));
+  EXPECT_THAT(error_of([&] { testing::load(model, plan); }), HasSubstr("--recompress-every"))
+      << "a basis for three tokens";
 }
 
 // A batch is as its rows, and forks go their own ways.

@@ -1,4 +1,4 @@
-// Products with weights against a reference. `Product` makes the input of one, with `params`: the kernel's.
+// Products with weights against a reference.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,15 +36,17 @@ void expect_products_match(ProductKernel<Params> kernel, ProductKernel<Params> r
   });
 }
 
-// So that results do not depend on the number of threads. `params` has 37 outputs.
+// So that results do not depend on the number of threads. More than 19 outputs.
 template <class Params>
-void expect_range_changes_nothing(ProductKernel<Params> kernel, const Params& params) {
-  const std::vector<float> whole = run_product(kernel, params, 0, 37);
-  const std::vector<float> part = run_product(kernel, params, 5, 19);
+void expect_range_changes_nothing(ProductKernel<Params> kernel, const Params& params,
+                                  std::int64_t num_out) {
+  constexpr std::int64_t kFirst = 5, kLast = 19;
+  const std::vector<float> whole = run_product(kernel, params, 0, num_out);
+  const std::vector<float> part = run_product(kernel, params, kFirst, kLast);
   for (std::int64_t row = 0; row < params.num_rows; ++row) {
-    for (std::int64_t output = 5; output < 19; ++output) {
-      ASSERT_EQ(part[static_cast<std::size_t>(row * 14 + output - 5)],
-                whole[static_cast<std::size_t>(row * 37 + output)]);
+    for (std::int64_t output = kFirst; output < kLast; ++output) {
+      ASSERT_EQ(part[static_cast<std::size_t>(row * (kLast - kFirst) + output - kFirst)],
+                whole[static_cast<std::size_t>(row * num_out + output)]);
     }
   }
 }

@@ -73,7 +73,7 @@ TEST_P(WeightProduct, MatchesReference) {
 TEST_P(WeightProduct, DoesNotDependOnTheRange) {
   const auto [type, num_rows, num_in] = GetParam();
   const Product product(type, num_rows, 37, num_in);
-  expect_range_changes_nothing(weight_product, product.params);
+  expect_range_changes_nothing(weight_product, product.params, 37);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, WeightProduct,

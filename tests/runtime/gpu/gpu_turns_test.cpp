@@ -162,7 +162,7 @@ void expect_foreseen(const KvPlan& plan) {
       }
     });
     EXPECT_LE(turns.peak_bytes(), memory);
-    return failure == "";
+    return failure.empty();
   };
   std::int64_t least = 0, enough = 1 << 19;
   ASSERT_TRUE(reads(enough));

@@ -7,9 +7,9 @@
 #include <tuple>
 #include <vector>
 
-#include "runtime/kernels/cpu_features.h"
 #include "runtime/kernels/query_quads.h"
 #include "tests/runtime/kernels/kernel_inputs.h"
+#include "tests/runtime/kernels/runtime_targets.h"
 
 namespace kvc {
 namespace {
@@ -38,7 +38,7 @@ TEST_P(DecodeAttentionRows, MatchesReference) {
                                                 {numbers, 1.5f, true},
                                                 {rounded, 0.0f, true},
                                                 {rounded, 1.5f, false}}) {
-    allow_special_instructions(special);
+    const testing::SpecialInstructions instructions(special);
     const DecodeAttentionParams params{.query = query.data(),
                                        .num_heads = num_heads,
                                        .num_kv_heads = num_kv_heads,
@@ -53,7 +53,6 @@ TEST_P(DecodeAttentionRows, MatchesReference) {
           << first << " .. " << last;
     }
   }
-  allow_special_instructions(true);
 }
 
 TEST_P(DecodeAttentionRows, AddsBiasesAndTellsScores) {
@@ -158,7 +157,7 @@ TEST_P(DecodeAttentionRawKeys, MatchesReference) {
     params.raw_keys.norm_epsilon = 1e-5f;
     for (const auto& [first, last, special] :
          {std::tuple(0, 1, true), {37, 100, true}, {37, 100, false}, {5, 6, false}}) {
-      allow_special_instructions(special);
+      const testing::SpecialInstructions instructions(special);
       Partial actual(num_heads, head_dim), expected(num_heads, head_dim);
       decode_attention_partial(params, segment, first, last, actual.view());
       decode_attention_partial_reference(params, segment, first, last, expected.view());
@@ -167,7 +166,6 @@ TEST_P(DecodeAttentionRawKeys, MatchesReference) {
           << first << " .. " << last;
     }
   }
-  allow_special_instructions(true);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -206,7 +204,7 @@ TEST(DecodeAttention, ReadsCodesOfAllShapes) {
       std::vector<float> exact = scores;
       for (const auto& [first, last] : {std::pair(0, 250), {3, 64}, {39, 161}, {249, 250}}) {
         for (const bool special : {true, false}) {
-          allow_special_instructions(special);
+          const testing::SpecialInstructions instructions(special);
           Partial actual(num_heads, value_dim), expected(num_heads, value_dim);
           AttentionPartial to = actual.view(), exact_to = expected.view();
           to.scores = {scores.data(), num_rows * kQuad};
@@ -225,7 +223,6 @@ TEST(DecodeAttention, ReadsCodesOfAllShapes) {
       }
     }
   }
-  allow_special_instructions(true);
 }
 
 // Keys of fewer channels than values.

@@ -7,8 +7,8 @@
 #include <tuple>
 #include <vector>
 
-#include "runtime/kernels/cpu_features.h"
 #include "tests/runtime/kernels/kernel_inputs.h"
+#include "tests/runtime/kernels/runtime_targets.h"
 
 namespace kvc {
 namespace {
@@ -76,7 +76,7 @@ TEST_P(FusedAttention, MatchesReference) {
     }
     for (const auto& [first, last, special] :
          {std::tuple(0, 150, true), {0, 150, false}, {41, 133, false}, {149, 150, true}}) {
-      allow_special_instructions(special);
+      const testing::SpecialInstructions instructions(special);
       // The second layer's values are bfloat16 in every case, and factors make them larger.
       const double tolerance =
           std::max(is_quantised(element) ? 1e-3 : 2e-5,
@@ -87,7 +87,6 @@ TEST_P(FusedAttention, MatchesReference) {
       EXPECT_TRUE(partials_close(actual, expected, tolerance)) << first << " .. " << last;
     }
   }
-  allow_special_instructions(true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, FusedAttention,

@@ -133,7 +133,6 @@ constexpr Shape kShapes[] = {
 
 class EveryPromptTarget : public ::testing::TestWithParam<std::int64_t> {
  protected:
-  ~EveryPromptTarget() override { allow_special_instructions(true); }
   testing::ChosenTarget chosen_{GetParam()};
 };
 
@@ -142,7 +141,7 @@ TEST_P(EveryPromptTarget, AttendsToPromptsAsTheReferenceDoes) {
     for (const auto& [element, special] : {std::pair{KvElement::kFloat32, true},
                                            {KvElement::kBFloat16, true},
                                            {KvElement::kBFloat16, false}}) {
-      allow_special_instructions(special);
+      const testing::SpecialInstructions instructions(special);
       const Prompt prompt(shape, element, 420);
       for (const auto& [first, last] :
            {std::pair{0, 420}, {0, 1}, {33, 34}, {31, 200}, {127, 129}, {128, 384}, {250, 419}}) {

@@ -6,8 +6,8 @@
 #include <tuple>
 #include <vector>
 
-#include "runtime/kernels/cpu_features.h"
 #include "tests/runtime/kernels/kernel_inputs.h"
+#include "tests/runtime/kernels/runtime_targets.h"
 
 namespace kvc {
 namespace {
@@ -57,7 +57,7 @@ TEST_P(RankSpaceAttention, MatchesReference) {
     params.raw_keys.norm = normalise ? norm.data() : nullptr;
     for (const auto& [first, last, special] :
          {std::tuple(0, 75, false), {0, 75, true}, {7, 70, true}, {74, 75, true}}) {
-      allow_special_instructions(special);
+      const testing::SpecialInstructions instructions(special);
       Partial actual(num_heads, rank), expected(num_heads, rank);
       actual.clear();
       const int middle = (first + last) / 2;
@@ -71,7 +71,6 @@ TEST_P(RankSpaceAttention, MatchesReference) {
           << first << " .. " << last;
     }
   }
-  allow_special_instructions(true);
 }
 
 INSTANTIATE_TEST_SUITE_P(

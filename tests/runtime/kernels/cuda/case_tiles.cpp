@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "tests/runtime/kernels/cuda/case_inputs.h"
-#include "tests/testing/error_of.h"
 
 namespace kvc::testing {
 namespace {
@@ -15,8 +14,8 @@ float level_of(float z, float step, int bits) {
   return std::min(std::max(-half, std::floor(z / step)), half - 1);
 }
 
-double error_of(const std::vector<int>& widths, const float* z, const std::vector<float>& steps,
-                float gain) {
+double squared_error(const std::vector<int>& widths, const float* z,
+                     const std::vector<float>& steps, float gain) {
   double error = 0;
   for (std::size_t c = 0; c < widths.size(); ++c) {
     const float step = steps[c] * gain;
@@ -69,10 +68,10 @@ std::string check_tile(const TileLayout& layout, const float* z, std::size_t num
       gains[token] = tile[static_cast<std::size_t>(layout.code_bytes()) + token];
       double least = INFINITY;
       for (const float gain : kGains) {
-        least = std::min(least, error_of(widths, own, steps, gain));
+        least = std::min(least, squared_error(widths, own, steps, gain));
       }
       if (gains[token] >= kNumGains ||
-          error_of(widths, own, steps, kGains[gains[token]]) > least * (1 + 1e-5)) {
+          squared_error(widths, own, steps, kGains[gains[token]]) > least * (1 + 1e-5)) {
         return "the gain of token " + std::to_string(token) + " is not the best";
       }
     }
