@@ -103,6 +103,7 @@ TaskSuite::TaskSuite(const ValidateOptions& options, const ModelConfig& config, 
   run["texts"] = inputs.hashes;
   run["questions_after"] = options_.questions_after;
   run["stop_ids"] = stop_ids_;
+  run["bos"] = bos_;
   if (options_.chat) {
     chat_template_ = ChatTemplate::load(options.reference, "Leave --task-chat out");
     run["chat_template"] = chat_template_->hash();
@@ -122,7 +123,7 @@ TaskSuite::TaskSuite(const ValidateOptions& options, const ModelConfig& config, 
 }
 
 // An interrupted run leaves the first lines of what this one writes.
-void TaskSuite::check_left_lines() const {
+void TaskSuite::check_left_lines() {
   auto line = results_->lines().begin();
   const auto end = results_->lines().end();
   const auto is_sample = [&](const Part& part, std::int64_t sample) {
@@ -141,10 +142,13 @@ void TaskSuite::check_left_lines() const {
       line += is_left ? 1 : 0;
     }
   }
-  KVC_CHECK(
-      line == end,
-      "{}: line {} is not what an interrupted run leaves there; delete the file to start anew",
-      results_->partial().string(), line - results_->lines().begin() + 1);
+  const std::ptrdiff_t good = line - results_->lines().begin();
+  KVC_CHECK(line == end || options_.force,
+            "{}: line {} is not what an interrupted run leaves there; start anew with --force",
+            results_->partial().string(), good + 1);
+  if (line != end) {
+    results_->keep_first(static_cast<std::size_t>(good));
+  }
 }
 
 // Every record, because a long one may come late.

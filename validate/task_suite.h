@@ -40,7 +40,7 @@ class TaskSuite {
   };
   void check_fixed_prompts(const ModelConfig& config) const;
   void check_length(const Part& part) const;
-  void check_left_lines() const;
+  void check_left_lines();
   // The greatest least length among a part's samples.
   std::int64_t least_length_of(const Part& part) const;
   PromptFormat format() const;

@@ -94,14 +94,28 @@ class Tasks(ProgramTest):
         # Lines that no run leaves.
         self.results.unlink()
         first, second, *_ = uninterrupted.splitlines(keepends=True)
-        unscored = json.dumps({"run": json.loads(first)["run"]}).encode() + b"\n"
-        for left, line in ((second + first, 1), (first + first, 2), (unscored, 1), (uninterrupted + first, 9)):
+        unscored = [json.dumps(json.loads(second) | {model: {}}).encode() + b"\n" for model in ("reference", "candidate")]
+        for left, line in ((second + first, 1), (first + first, 2), *((first + bad, 2) for bad in unscored), (uninterrupted + first, 9)):
             self.left.write_bytes(left)
             self.assert_refused({1}, [self.left.name, f"line {line} is not what an interrupted run leaves"], "kvvalidate", *arguments)
-        self.left.unlink()
+        self.left.write_bytes(first + first)
+        self.run_ok("kvvalidate", *arguments, "--force")
+        self.assertEqual(self.results.read_bytes(), uninterrupted)
+        self.results.unlink()
         # What another run left.
         self.left.write_bytes(uninterrupted[:len(uninterrupted) // 2])
         self.assert_refused({1}, ["left by an interrupted run", "--force"], "kvvalidate", *arguments, "--seed", "1")
+
+    def test_other_stop_tokens_are_another_run(self):
+        model = copy_checkpoint(REFERENCE, self.directory / "model")
+        arguments = ("kvvalidate", model, model, *QUICK, *PLAIN, "--tasks", "passkey", "--task-length", "120,140", "--task-samples", "1",
+                     "--quiet", "--task-results", self.results)
+        self.run_ok(*arguments)
+        self.left.write_bytes(self.results.read_bytes().splitlines(keepends=True)[0])
+        self.results.unlink()
+        generation = model / "generation_config.json"
+        generation.write_text(json.dumps(json.loads(generation.read_text(encoding="utf-8")) | {"eos_token_id": [1, 2, 3]}))
+        self.assert_refused({1}, ["left by an interrupted run"], *arguments)
 
     def kvpress_file(self, *records):
         path = self.directory / "ruler.jsonl"

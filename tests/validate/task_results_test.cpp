@@ -1,11 +1,11 @@
 #include "validate/task_results.h"
-#include "tests/testing/error_of.h"
 
 #include <gmock/gmock.h>
 
 #include <fstream>
 
 #include "core/output.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/temporary_directory.h"
 
 namespace kvc::testing {

@@ -1,5 +1,4 @@
 #include "validate/validate.h"
-#include "tests/testing/error_of.h"
 
 #include <gmock/gmock.h>
 
@@ -13,6 +12,7 @@
 #include "core/token_set.h"
 #include "model/decoder.h"
 #include "model/text.h"
+#include "tests/testing/error_of.h"
 #include "tests/testing/synthetic_checkpoint.h"
 #include "tests/testing/temporary_directory.h"
 

@@ -9,11 +9,12 @@
 namespace kvc {
 namespace {
 
-// Documents of a question in the order in which a growing prompt takes them.
+// Documents of a question in the order in which a growing prompt takes them; those nearby in random order, as in RULER.
 std::vector<std::size_t> documents_of(const DocumentQuestion& question, std::size_t num_documents,
                                       TaskRandom& random) {
-  std::vector<std::size_t> order = question.evidence;
-  order.insert(order.end(), question.nearby.begin(), question.nearby.end());
+  std::vector<std::size_t> order = question.evidence, nearby = question.nearby;
+  random.shuffle(nearby);
+  order.insert(order.end(), nearby.begin(), nearby.end());
   std::vector<bool> taken(num_documents, false);
   for (const std::size_t document : order) {
     taken[document] = true;

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/json_fields.h"
+#include "validate/tasks/text_words.h"
 
 namespace kvc {
 namespace {
@@ -33,9 +34,7 @@ void check_any_question(const DocumentQuestions& set, const std::string& file) {
   KVC_CHECK(!set.questions.empty(), "{}: has no question with an answer", file);
 }
 
-bool is_blank(std::string_view text) {
-  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
-}
+bool is_blank(std::string_view text) { return split_words(text).empty(); }
 
 // The number of its document.
 std::size_t add_squad_paragraph(const Json& json, const std::string& subject,

@@ -12,7 +12,7 @@ double word_f1(const std::string& output, const std::string& answer);
 // words of the longest common subsequences of every pair of sentences, F1 of its shares of both texts' sets of words.
 double rouge_l(const std::string& output, const std::string& answer);
 // 100 / n if the answer is among the n classes that the output names, else 0. A class that is a part of the answer's
-// name does not count.
+// name does not count, but one behind a class that was left out for this does, as in LongBench's code.
 double class_match(const std::string& output, const std::string& answer,
                    const std::vector<std::string>& classes);
 // The share of the output's numbers that equal `number`.

@@ -10,7 +10,7 @@
 
 namespace kvc {
 
-// As Python's lower(); invalid UTF-8 becomes U+FFFD, here and in split_words().
+// As Python's lower(), but for a capital sigma at the end of a word; invalid UTF-8 becomes U+FFFD, here and in split_words().
 std::string lower_case(std::string_view text);
 // What white space of Unicode separates, as Python's split().
 std::vector<std::string> split_words(std::string_view text);

@@ -82,6 +82,9 @@ TEST(TextMetrics, EditSimilarity) {
   EXPECT_EQ(edit_similarity("\n\n# a comment\n```\ni = 1\nj = 2", "i = 1"), 100);
   EXPECT_EQ(edit_similarity("// only a comment", "x"), 0);
   EXPECT_EQ(edit_similarity("abcdexyzuvw", "abcde"), 62) << "62.5: to even";
+  const std::string common(23, 'a');
+  EXPECT_EQ(edit_similarity(common + std::string(17, 'x'), common + std::string(17, 'y')), 57)
+      << "100 * 0.575 is below 57.5";
   EXPECT_EQ(edit_similarity("\xE4\xB8\x80\xE4\xBA\x8C", "\xE4\xB8\x80"), 67)
       << "characters, not bytes";
 }
