@@ -22,7 +22,7 @@ import sys
 SUITE = "kvpress/"
 FIELDS = {"context": str, "question": str, "answer_prefix": str, "answer": list, "task": str, "max_new_tokens": int}
 OF_RESULTS = {"run": str, "task": str, "length": int, "seed": int, "sample": int, "prompt_sha256": str}
-KINDS = {str: "a text", int: "a whole number", list: "a list of texts"}
+KINDS = {str: "a text", int: "a whole number", list: "a list with texts"}
 COLUMNS = ("task", "question", "answer_prefix", "answer", "max_new_tokens", "predicted_answer", "compression_ratio")
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f]")
 PLAIN_YAML = re.compile(r"[A-Za-z_/.][\w/.+-]*")
@@ -59,7 +59,7 @@ def check_fields(place, value, kinds):
         if name not in value:
             raise Error(f'{place}: "{name}" is missing')
         found = value[name]
-        if type(found) is not kind or (kind is list and not all(isinstance(text, str) for text in found)):
+        if type(found) is not kind or (kind is list and not (found and all(isinstance(text, str) for text in found))):
             raise Error(f'{place}: "{name}" must be {KINDS[kind]}, found {json.dumps(found)[:40]}')
 
 
