@@ -98,10 +98,10 @@ void add_common_options(CLI::App& app, CommonOptions& common) {
 
 // MKL reads its variable when LibTorch first asks for the size of its pool, later than any parsing;
 // the OpenMP runtime reads the other one when it is loaded, so it only reaches child processes.
-// MKL would else share small products among fewer threads until LibTorch first sets their number, and sums would depend on
-// what was computed before.
 void set_thread_count(int threads) {
-  setenv("MKL_DYNAMIC", "FALSE", 0);
+  // Otherwise MKL shares small products among fewer threads until LibTorch first sets their number, and sums would depend on
+  // what was computed before.
+  setenv("MKL_DYNAMIC", "FALSE", 1);
   if (threads > 0) {
     setenv("MKL_NUM_THREADS", std::to_string(threads).c_str(), 1);
     setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), 1);

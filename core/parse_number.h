@@ -7,7 +7,8 @@
 
 namespace kvc {
 
-// The number that all of `text` is; false for anything else, or beyond the range of the type.
+// The number that all of `text` is, an integer to a base if one is given; false for anything else, or beyond the range of
+// the type.
 template <typename Number, typename... Base>
 bool parse_number(std::string_view text, Number& number, Base... base) {
   const char* end = text.data() + text.size();

@@ -2,7 +2,6 @@
 
 #include "core/error.h"
 #include "model/coefficient_codes.h"
-#include "model/weights.h"
 
 namespace kvc {
 namespace {

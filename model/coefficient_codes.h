@@ -37,8 +37,8 @@ std::string low_name(const std::string& matrix);
 std::vector<std::int64_t> low_shape(std::vector<std::int64_t> matrix, CoefficientAxis axis,
                                     std::int64_t wide);
 
-// Codes of 8 bits, and float32 scales, as they are stored. Error naming a tensor that is missing or has another shape or
-// type, or scales that are not positive and finite.
+// Codes of 8 bits as they are stored, and scales. Error naming a tensor that is missing or has another shape, codes of
+// another type, or scales that are not positive and finite.
 at::Tensor read_codes(const Checkpoint& checkpoint, const std::string& name,
                       const std::vector<std::int64_t>& shape);
 at::Tensor read_scales(const Checkpoint& checkpoint, const std::string& name,

@@ -89,7 +89,7 @@ std::string json_string(const std::string& text, bool ensure_ascii) {
         value < 0x80 ? kPlain.find(static_cast<char>(value)) : std::string_view::npos;
     if (escape != std::string_view::npos) {
       json += {'\\', kLetters[escape]};
-    } else if (value < 0x20 || (ensure_ascii && value > 0x7E && value != 0x7F)) {
+    } else if (value < 0x20 || (ensure_ascii && value > 0x7E)) {
       append_hex(json, value);
     } else {
       json += character.bytes;

@@ -210,7 +210,7 @@ TEST(Mla, NamesWhatTheLayoutCannotHold) {
                                    "where");
                 }),
                 ::testing::AllOf(HasSubstr(part), HasSubstr("where: --export mla")))
-        << model_type << part;
+        << model_type << ": " << part;
   }
   SyntheticCheckpoint plain;
   plain.rope_type = "llama3";

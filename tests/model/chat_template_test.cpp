@@ -196,7 +196,8 @@ TEST(ChatTemplate, RefusesMessagesThatAreNotUtf8) {
     EXPECT_THAT(error_of([&] {
                   chat.render({{"system", "Be brief."}, {"user", text}}, Json::object(), 0);
                 }),
-                HasSubstr("the user's message: byte 2 is not UTF-8"));
+                HasSubstr("the user's message: byte 2 is not UTF-8"))
+        << text;
   }
 }
 

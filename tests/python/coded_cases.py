@@ -2,7 +2,7 @@
 
 import json
 
-import source_tree  # first: torch and kvconvert read what it sets
+import source_tree  # noqa: F401 (first: torch and kvconvert read what it sets)
 import torch
 from safetensors.torch import save_file
 

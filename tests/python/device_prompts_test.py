@@ -5,7 +5,7 @@ import random
 import unittest
 from unittest import mock
 
-import source_tree  # first: torch and kvconvert read what it sets
+import source_tree  # noqa: F401 (first: torch and kvconvert read what it sets)
 import torch
 
 from kvconvert import device_prompts

@@ -4,7 +4,7 @@
 import itertools
 import unittest
 
-import source_tree  # first: torch and kvconvert read what it sets
+import source_tree  # noqa: F401 (first: torch and kvconvert read what it sets)
 import torch
 
 from kvconvert._ops import ops

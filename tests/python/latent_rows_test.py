@@ -5,7 +5,7 @@ import itertools
 import unittest
 from unittest import mock
 
-import source_tree  # first: torch and kvconvert read what it sets
+import source_tree  # noqa: F401 (first: torch and kvconvert read what it sets)
 import torch
 
 import kvconvert.tiled_attention

@@ -3,7 +3,7 @@
 
 import unittest
 
-import source_tree  # first: torch and kvconvert read what it sets
+import source_tree  # noqa: F401 (first: torch and kvconvert read what it sets)
 import torch
 
 from kvconvert._ops import ops
