@@ -1,6 +1,7 @@
 #include "core/file_writer.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +21,13 @@ FileDescriptor::FileDescriptor(FileDescriptor&& other) noexcept
 FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
   std::swap(value_, other.value_);
   return *this;
+}
+
+bool FileDescriptor::is_named(const std::filesystem::path& path) const {
+  struct stat by_path {
+  }, by_descriptor{};
+  return ::lstat(path.c_str(), &by_path) == 0 && ::fstat(value_, &by_descriptor) == 0 &&
+         by_path.st_dev == by_descriptor.st_dev && by_path.st_ino == by_descriptor.st_ino;
 }
 
 int FileDescriptor::close() {

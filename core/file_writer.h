@@ -19,6 +19,8 @@ class FileDescriptor {
 
   int get() const { return value_; }
   bool is_open() const { return value_ >= 0; }
+  // Whether `path` still names it, not a link to it; another process may have renamed or removed it.
+  bool is_named(const std::filesystem::path& path) const;
   // Closes now; the result of close(2).
   int close();
 

@@ -13,17 +13,6 @@
 #include "core/error.h"
 
 namespace kvc {
-namespace {
-
-// Whether `path` still names the open directory; another process may have renamed or removed it.
-bool names(const std::filesystem::path& path, const FileDescriptor& directory) {
-  struct stat by_path {
-  }, by_descriptor{};
-  return ::lstat(path.c_str(), &by_path) == 0 && ::fstat(directory.get(), &by_descriptor) == 0 &&
-         by_path.st_dev == by_descriptor.st_dev && by_path.st_ino == by_descriptor.st_ino;
-}
-
-}  // namespace
 
 ScratchDirectory::ScratchDirectory(const std::filesystem::path& output)
     : path_(output.parent_path() / fmt::format(".{}.partial", output.filename().string())) {
@@ -52,7 +41,7 @@ bool ScratchDirectory::try_create() {
     fail("{}: another process is writing this output; wait for it or choose another output",
          path_.string());
   }
-  if (!names(path_, directory)) {
+  if (!directory.is_named(path_)) {
     return false;
   }
   if (!created) {
@@ -72,7 +61,7 @@ bool ScratchDirectory::try_create() {
 }
 
 ScratchDirectory::~ScratchDirectory() {
-  if (owned_ && names(path_, directory_)) {
+  if (owned_ && directory_.is_named(path_)) {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }

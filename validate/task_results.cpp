@@ -79,6 +79,8 @@ TaskResults::TaskResults(std::filesystem::path path, std::string run, bool force
             "{}: another process is writing this output; wait for it or choose another "
             "--task-results",
             partial_.string());
+  KVC_CHECK(file_.is_named(partial_), "{}: another process has just finished this output",
+            partial_.string());
   read_left(force);
 }
 

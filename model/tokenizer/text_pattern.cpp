@@ -3,6 +3,11 @@
 #include <vector>
 
 namespace kvc {
+namespace {
+
+constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // replacements may grow a text many times
+
+}  // namespace
 
 TextPattern::TextPattern(const TokenizerJson& json, const std::string& subject) {
   const auto pattern = json.find("pattern");
@@ -32,7 +37,9 @@ void TextPattern::find_all(std::string_view text, SearchBudget& budget,
 }
 
 Replacement::Replacement(const TokenizerJson& json, const std::string& subject)
-    : pattern_(json, subject), content_(component_value<std::string>(json, "content", subject)) {}
+    : pattern_(json, subject),
+      content_(component_value<std::string>(json, "content", subject)),
+      subject_(subject) {}
 
 void Replacement::apply(AlignedText& aligned, SearchBudget& budget) const {
   if (aligned.text.empty()) return;
@@ -43,6 +50,7 @@ void Replacement::apply(AlignedText& aligned, SearchBudget& budget) const {
   std::size_t first_end = 0;
   for (const TextSegment& segment : segments) {
     const std::size_t begin = result.size();
+    KVC_CHECK(begin <= kMostBytes, "{}: replacing makes a text of more than 1 GiB", subject_);
     result += segment.is_match ? content_
                                : aligned.text.substr(segment.begin, segment.end - segment.begin);
     // What replaces a match stands for the match's last character.

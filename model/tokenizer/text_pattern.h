@@ -35,7 +35,7 @@ class Replacement {
 
  private:
   TextPattern pattern_;
-  std::string content_;
+  std::string content_, subject_;
 };
 
 }  // namespace kvc
