@@ -1,8 +1,6 @@
 #include "model/tokenizer/tokenizer_backend.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <utility>
 
@@ -10,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "core/output.h"
 #include "model/tokenizer/added_tokens.h"
 #include "model/tokenizer/aligned_text.h"
 #include "model/tokenizer/bpe.h"
@@ -22,19 +21,13 @@ namespace kvc {
 
 namespace {
 
-constexpr std::uintmax_t kMaxFileBytes = 256u << 20;
+constexpr std::size_t kMaxFileBytes = 256u << 20;
 
 std::string read_tokenizer_file(const std::filesystem::path& path) {
   std::error_code error;
-  const std::uintmax_t size = std::filesystem::file_size(path, error);
-  KVC_CHECK(!error, "{}: cannot be read ({}); the model directory needs its tokenizer.json",
-            path.string(), error.message());
-  KVC_CHECK(size <= kMaxFileBytes, "{}: {} bytes, expected at most {}", path.string(), size,
-            kMaxFileBytes);
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  KVC_CHECK(file && text.size() == size, "{}: cannot be read", path.string());
-  return text;
+  KVC_CHECK(std::filesystem::exists(path, error) || error,
+            "{}: no such file; the model directory needs its tokenizer.json", path.string());
+  return read_file(path, kMaxFileBytes);
 }
 
 // How deep braces and brackets nest outside strings.

@@ -4,19 +4,18 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <string_view>
 
 #include "core/error.h"
+#include "core/output.h"
 #include "model/tokenizer/utf8.h"
 
 namespace kvc {
 
 namespace {
 
-constexpr std::uintmax_t kMaxModelBytes = 256u << 20;
+constexpr std::size_t kMaxModelBytes = 256u << 20;
 
 // Field numbers of sentencepiece_model.proto.
 constexpr std::uint32_t kPieces = 1, kNormalizer = 3, kDenormalizer = 5;
@@ -150,16 +149,8 @@ void check_model(std::string_view model, const std::string& subject) {
 }  // namespace
 
 std::string read_sentencepiece_file(const std::filesystem::path& file) {
-  const std::string subject = file.string();
-  std::error_code error;
-  const std::uintmax_t size = std::filesystem::file_size(file, error);
-  KVC_CHECK(!error, "{}: cannot be read ({})", subject, error.message());
-  KVC_CHECK(size <= kMaxModelBytes, "{}: {} bytes, expected at most {}", subject, size,
-            kMaxModelBytes);
-  std::ifstream stream(file, std::ios::binary);
-  std::string model((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-  KVC_CHECK(stream && model.size() == size, "{}: cannot be read", subject);
-  check_model(model, subject);
+  std::string model = read_file(file, kMaxModelBytes);
+  check_model(model, file.string());
   return model;
 }
 
