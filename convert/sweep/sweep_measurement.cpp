@@ -14,6 +14,7 @@
 #include "core/provenance.h"
 #include "core/scratch_directory.h"
 #include "model/cache_plan.h"
+#include "model/tokenizer/tokenizer.h"
 #include "validate/reference_run.h"
 
 namespace kvc {
@@ -169,6 +170,7 @@ Json SweepMeasurement::evaluate(const PlannedCandidate& planned, const TokenSet&
 Json SweepMeasurement::plain_key(const SweepCandidate& candidate) const {
   return {{"tool_version", kToolVersion},
           {"checkpoint", original_.checkpoint.hash()},
+          {"tokenizer", Tokenizer::hash_of(base_.checkpoint)},
           {"kv_dtype", candidate.kv_dtype},
           {"policy", to_string(candidate.policy)},
           {"texts", text_hashes(base_.validation_text)},
