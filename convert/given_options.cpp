@@ -35,6 +35,15 @@ std::string first_given(const CLI::App& app, const std::vector<Options>& kinds) 
   return "";
 }
 
+std::string option_text(const GivenOption& option) {
+  const bool is_file = option.name == "--calibration" || option.name == "--validation-text";
+  std::string text = " " + option.flag;
+  for (const std::string& value : option.values) {
+    text += " " + shell_word(is_file ? std::filesystem::path(value).filename().string() : value);
+  }
+  return text;
+}
+
 std::string command_text(const CLI::App& app) {
   static constexpr std::string_view kLeftOut[] = {"--out",  "--work",      "--force",  "--quiet",
                                                   "--json", "--log-level", "--by-part"};
@@ -43,11 +52,7 @@ std::string command_text(const CLI::App& app) {
     if (std::ranges::find(kLeftOut, option.name) != std::end(kLeftOut)) {
       continue;
     }
-    const bool is_file = option.name == "--calibration" || option.name == "--validation-text";
-    text += " " + option.flag;
-    for (const std::string& value : option.values) {
-      text += " " + shell_word(is_file ? std::filesystem::path(value).filename().string() : value);
-    }
+    text += option_text(option);
   }
   return text;
 }

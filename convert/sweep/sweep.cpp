@@ -39,9 +39,7 @@ Json run_candidates(const SweepOptions& options, const SweepMeasurement& sweep) 
         planned = sweep.plan(candidate);
       }
     } catch (const Error& error) {
-      if (error.code() == ExitCode::kInterrupted) {
-        throw;
-      }
+      check_interrupt();
       rows.push_back(without_result(candidate, "refused", error));
       continue;
     }
@@ -50,12 +48,8 @@ Json run_candidates(const SweepOptions& options, const SweepMeasurement& sweep) 
                              : sweep.measure_plain(candidate));
     } catch (const RefusedError& error) {
       rows.push_back(without_result(candidate, "refused", error));
-    } catch (const Error& error) {
-      if (error.code() == ExitCode::kInterrupted) {
-        throw;
-      }
-      rows.push_back(without_result(candidate, "failed", error));
-    } catch (const std::exception& error) {  // LibTorch's, out of memory
+    } catch (const std::exception& error) {  // LibTorch's too, and out of memory
+      check_interrupt();
       rows.push_back(without_result(candidate, "failed", error));
     }
   }
@@ -83,9 +77,7 @@ void print_plans(const SweepOptions& options, const SweepMeasurement& sweep,
         row["payback"] = to_json(payback);
         text = fmt::format("keeps {:.3f}, {}", row["kept_ratio"].get<double>(), to_text(payback));
       } catch (const Error& error) {
-        if (error.code() == ExitCode::kInterrupted) {
-          throw;
-        }
+        check_interrupt();
         row["reason"] = error.what();
         text = fmt::format("refused: {}", error.what());
       }

@@ -109,8 +109,7 @@ SweepCandidate conversion_candidate(const std::string& line, std::vector<std::st
   SweepCandidate candidate{.name = line, .options = options.resolve(common)};
   for (const GivenOption& option : given) {  // what decides results, of the options of all programs
     if (option.name == "--seed" || option.name == "--device" || option.name == "--threads") {
-      candidate.options.command +=
-          " " + option.flag + " " + fmt::format("{}", fmt::join(option.values, " "));
+      candidate.options.command += option_text(option);
     }
   }
   return candidate;

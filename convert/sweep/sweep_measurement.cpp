@@ -1,8 +1,7 @@
 #include "convert/sweep/sweep_measurement.h"
 
-#include <utility>
-
 #include <cmath>
+#include <utility>
 
 #include "convert/defaults.h"
 #include "convert/methods/methods.h"
