@@ -177,7 +177,8 @@ std::int64_t least_coded_bits(const ModelConfig& config, const ConvertSettings& 
 }
 
 double least_coded_kept_ratio(const PlanRequest& request) {
-  const auto& [config, settings, force, scores, effort] = request;
+  const ModelConfig& config = request.config;
+  const ConvertSettings& settings = request.settings;
   const std::int64_t context = plan_context(config, settings);
   KvPlan plan = raw_plan(config, settings);
   const std::int64_t coded = tokens_in_blocks(plan, context);
@@ -201,9 +202,10 @@ double coded_kept_ratio(const ModelConfig& config, const KvPlan& plan, std::int6
 }
 
 KvPlan make_coded_plan(const PlanRequest& request) {
-  const auto& [config, settings, force, scores, effort] = request;
+  const ModelConfig& config = request.config;
+  const ConvertSettings& settings = request.settings;
   KvPlan plan = raw_plan(config, settings);
-  if (!force) {
+  if (!request.force) {
     check_reachable(config, settings, plan);
   }
   spread_budget(config, settings, plan);

@@ -38,7 +38,8 @@ PlannedWork planned_work(const PlanRequest& request, const std::vector<LayerRun>
 // Statistics of a run of layers and the work on its basis, beside one layer's weights.
 void add_estimates(PlanTable& table, const PlanRequest& request) {
   constexpr std::int64_t kBase = std::int64_t{3} << 29;
-  const auto& [config, settings, force, scores, effort] = request;
+  const ModelConfig& config = request.config;
+  const ConvertSettings& settings = request.settings;
   const std::vector<LayerRun> runs =
       layer_runs(config, statistics_layers(settings, table.plan.coded));
   std::int64_t widest = 0, parameters = 0;
@@ -52,7 +53,7 @@ void add_estimates(PlanTable& table, const PlanRequest& request) {
     table.calibration_tokens =
         std::max(table.calibration_tokens, least_calibration_tokens(block, config));
   }
-  table.chosen = planned_work(request, runs, choose_effort(config, settings, effort));
+  table.chosen = planned_work(request, runs, choose_effort(config, settings, request.effort));
   table.thorough = planned_work(request, runs, thorough_effort(config, settings));
   table.peak_memory_bytes = kBase + 8 * kDouble * widest * widest + 2 * kFloat * parameters;
 }

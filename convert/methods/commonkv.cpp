@@ -46,7 +46,8 @@ std::int64_t group_rank_multiple(const ModelConfig& config, const ConvertSetting
 }
 
 std::vector<LatentGroup> plan_commonkv_groups(const PlanRequest& request) {
-  const auto& [config, settings, force, fisher_scores, effort] = request;
+  const ModelConfig& config = request.config;
+  const ConvertSettings& settings = request.settings;
   std::vector<LatentGroup> groups = group_layers(config, settings.layers_per_group);
   const std::int64_t multiple = group_rank_multiple(config, settings, groups);
   const double width =
@@ -58,10 +59,11 @@ std::vector<LatentGroup> plan_commonkv_groups(const PlanRequest& request) {
     caps.push_back(std::min(config.hidden_size, 2 * group.num_layers * config.kv_dim()));
     group.rank = round_rank(width, multiple, caps.back());
     total += group.rank;
-    scores.push_back(fisher_scores != nullptr ? group_score(group, *fisher_scores) : 0);
+    scores.push_back(request.fisher_scores != nullptr ? group_score(group, *request.fisher_scores)
+                                                      : 0);
   }
   if (settings.own<RankSettings>().allocation == RankAllocation::kFisher &&
-      fisher_scores != nullptr) {
+      request.fisher_scores != nullptr) {
     const std::vector<std::int64_t> ranks = allocate_ranks(scores, total, caps, multiple);
     for (std::size_t i = 0; i < groups.size(); ++i) {
       groups[i].rank = ranks[i];

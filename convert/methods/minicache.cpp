@@ -59,7 +59,8 @@ std::vector<int> pairs_above(const ModelConfig& config, int first_layer) {
 }
 
 KvPlan plan_minicache(const PlanRequest& request) {
-  const auto& [config, settings, force, scores, effort] = request;
+  const ModelConfig& config = request.config;
+  const ConvertSettings& settings = request.settings;
   const std::vector<int> pairs = pairs_above(config, config.num_layers / 2);
   KVC_CHECK(!pairs.empty(),
             "--method minicache: from layer {} up (of {}), no two adjacent layers have the same "

@@ -48,17 +48,18 @@ std::int64_t heads_per_group(const ModelConfig& config, const ConvertSettings& s
 
 // Ranks of all key and value projections [2 * num_layers], per head group.
 std::vector<std::int64_t> head_group_ranks(const PlanRequest& request) {
-  const auto& [config, settings, force, fisher_scores, effort] = request;
+  const ModelConfig& config = request.config;
+  const ConvertSettings& settings = request.settings;
   const std::int64_t width = heads_per_group(config, settings) * config.head_dim;
   const std::int64_t multiple = std::min(rank_multiple(config, settings), width);
   const std::int64_t rank =
       round_rank(settings.own<LatentSettings>().rank * static_cast<double>(width), multiple, width);
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(2 * config.num_layers), rank);
   if (settings.own<RankSettings>().allocation == RankAllocation::kFisher &&
-      fisher_scores != nullptr) {
+      request.fisher_scores != nullptr) {
     const std::vector<std::int64_t> caps(ranks.size(), width);
     const auto total = rank * static_cast<std::int64_t>(ranks.size());
-    ranks = allocate_ranks(*fisher_scores, total, caps, multiple);
+    ranks = allocate_ranks(*request.fisher_scores, total, caps, multiple);
   }
   return ranks;
 }

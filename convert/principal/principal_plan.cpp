@@ -207,7 +207,8 @@ double least_principal_kept_ratio(const PlanRequest& request, LatentBasis basis)
 }
 
 KvPlan make_principal_plan(const PlanRequest& request, LatentBasis basis) {
-  const auto& [config, settings, force, scores, effort] = request;
+  const ModelConfig& config = request.config;
+  const ConvertSettings& settings = request.settings;
   for (int layer = 0; layer < config.num_layers; ++layer) {
     KVC_CHECK(config.arch->qk_norm == QkNorm::kNone || !config.depends_on_length(layer),
               "--method {}: cannot compress {}, whose keys have a norm and a RoPE that depends on "
@@ -220,11 +221,11 @@ KvPlan make_principal_plan(const PlanRequest& request, LatentBasis basis) {
             to_string(*settings.cache_metric), config.arch->model_type);
   const Target target = target_of(config, settings);
   KvPlan plan = raw_plan(target, basis);
-  drop_useless_groups(plan, target, force);
+  drop_useless_groups(plan, target, request.force);
   if (plan.groups.empty()) {
     plan.request.reset();
   }
-  if (!force) {
+  if (!request.force) {
     check_saving(plan, target);
   }
   check_recompression(plan, target);
