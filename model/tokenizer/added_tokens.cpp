@@ -9,8 +9,6 @@ namespace kvc {
 
 namespace {
 
-constexpr std::size_t kMaxContentBytes = 4096;  // bounds the time that looking for it takes
-
 std::string normalize(const TextNormalizer& normalizer, const std::string& content) {
   AlignedText aligned{content};
   SearchBudget budget(content.size());

@@ -16,6 +16,9 @@
 
 namespace kvc {
 
+constexpr std::size_t kMaxContentBytes =
+    4096;  // of a token: bounds the time that looking for it takes
+
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;

@@ -11,12 +11,11 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "model/tokenizer/added_tokens.h"
 
 namespace kvc {
 
 namespace {
-
-constexpr std::size_t kMaxContentBytes = 4096;  // bounds the time that looking for a token takes
 
 namespace fs = std::filesystem;
 using Family = SentencepieceSettings::Family;
