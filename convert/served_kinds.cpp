@@ -35,13 +35,6 @@ void check_tokens(const Given& given, ServingEngine engine, const char* flag, st
                   served, flag, tokens, flag);
 }
 
-void check_dtype(ServingEngine engine, const ConvertSettings& settings) {
-  KVC_CHECK_USAGE(!stores_integers(settings),
-                  "--for {}: keeps the cache in the model's dtype, found --kv-dtype {}; leave "
-                  "one of them out",
-                  to_string(engine), settings.kv_dtype);
-}
-
 // For a kind that replaces the projections of keys and values.
 void check_projections(ServingEngine engine, const ConvertSettings& settings,
                        std::string_view model_type) {
@@ -109,7 +102,10 @@ void suit_latents(ServingEngine engine, const Given& given, ConvertSettings& set
 
 void check_latents(ServingEngine engine, const ConvertSettings& settings,
                    std::string_view model_type) {
-  check_dtype(engine, settings);
+  KVC_CHECK_USAGE(!stores_integers(settings),
+                  "--for {}: keeps the cache in the model's dtype, found --kv-dtype {}; leave "
+                  "one of them out",
+                  to_string(engine), settings.kv_dtype);
   if (takes(find_method(settings.method), latent_options)) {  // factors of the projections
     const MergeRule rule = settings.own<LatentSettings>().merge;
     KVC_CHECK_USAGE(rule == MergeRule::kNone,
@@ -154,15 +150,13 @@ void check_fused(ServingEngine engine, const ConvertSettings& settings,
                   "--for {}: combines keys after RoPE, found --fusion matrices; leave one of "
                   "them out",
                   to_string(engine));
-  check_dtype(engine, settings);
   check_projections(engine, settings, model_type);
 }
 
-bool vllm_runs_fused(const ConvertSettings& settings, const KvPlan& plan,
-                     std::string_view model_type) {
-  return !has_one_projection(model_type) && !stores_integers(settings) &&
-         !any_of(plan.fused,
-                 [](const FusedLayer& layer) { return layer.form == FusionForm::kFull; });
+bool vllm_runs_fused(const ConvertSettings&, const KvPlan& plan, std::string_view model_type) {
+  return !has_one_projection(model_type) && !any_of(plan.fused, [](const FusedLayer& layer) {
+    return layer.form == FusionForm::kFull;
+  });
 }
 
 void add_fused_limits(const KvPlan& plan, std::vector<std::string>& limits) {

@@ -7,7 +7,7 @@ import torch
 
 from kvconvert.checkpoints import ConvertedCheckpoint, StoredTokens
 from kvconvert.factors import ConversionError, basis_channels, whole_number
-from kvconvert.plans import family_of, has_one_projection, integer_dtype
+from kvconvert.plans import family_of, has_one_projection
 
 FORMS = ("channel", "complex")  # whose keys are combined after RoPE
 
@@ -74,8 +74,6 @@ class FusedCheckpoint(ConvertedCheckpoint):
         if has_one_projection(conversion):
             return (f"fused layers of {family_of(conversion)}, whose queries, keys and values have one matrix; convert with "
                     "--method pca")
-        if integer_dtype(conversion) is not None:
-            return f"a cache of {integer_dtype(conversion)}; convert without --kv-dtype"
         return None
 
     @staticmethod

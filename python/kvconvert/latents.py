@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 
 from kvconvert.checkpoints import ConvertedCheckpoint, StoredTokens
 from kvconvert.factors import MOST_NUMBERS, one_of, whole_number
-from kvconvert.plans import exact_tokens, family_of, has_one_projection, integer_dtype
+from kvconvert.plans import exact_tokens, family_of, has_one_projection
 
 TOKENS_TOGETHER = 1024  # whose latents are made in one go, in float32
 _DEVICE_STEP, _DEVICE_CHANNELS = 8, 128  # of kernels of GPUs: ranks are multiples, a head has at most as many channels
@@ -89,8 +89,9 @@ class LatentCheckpoint(ConvertedCheckpoint):
             return f"merged tokens (rule {plan['policy']['rule']}); convert with --merge none"
         if "weights" in bases and has_one_projection(conversion):
             return f"factors of weights of {family_of(conversion)}, which engines keep in one matrix; convert with --method pca"
-        if integer_dtype(conversion) is not None:
-            return f"latents of {integer_dtype(conversion)}; convert without --kv-dtype"
+        planned = conversion.get("settings", {}).get("kv_dtype") or ""
+        if planned.startswith("int"):
+            return f"latents of {planned}; convert without --kv-dtype"
         return None
 
     @staticmethod

@@ -55,12 +55,6 @@ def has_one_projection(conversion: dict) -> bool:
     return family_of(conversion) in _ONE_PROJECTION
 
 
-def integer_dtype(conversion: dict) -> str | None:
-    """The integers that the cache was converted to store; None: the model's numbers. conversion: as above."""
-    stated = conversion.get("settings", {}).get("kv_dtype") or ""
-    return stated if stated.startswith("int") else None
-
-
 def exact_tokens(plan: dict) -> tuple[int, int]:
     """The first and the last tokens of a sequence that a plan keeps exact."""
     policy = plan.get("policy", {})

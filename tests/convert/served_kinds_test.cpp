@@ -80,7 +80,6 @@ TEST(ServedKinds, FusedLayersWithoutMatrices) {
   plan.fused.emplace_back();
   EXPECT_TRUE(served(plan));
   EXPECT_FALSE(served(plan, "phi3"));
-  EXPECT_FALSE(served(plan, "llama", "int8"));
   plan.fused.front().form = FusionForm::kFull;
   EXPECT_FALSE(served(plan));
 }

@@ -175,9 +175,6 @@ class RefusalsTest(Case):
         self.refused(directory, "config.json: method fusedkv: kvrun alone runs matrices, .*--fusion vectors")
         self.assertEqual(kvconvert.show(directory).served_by, ("kvrun",))
 
-    def test_integers(self):
-        self.refused(latent(*FUSED, "--kv-dtype", "int8", exact=()), "kvrun alone runs a cache of int8; convert without --kv-dtype")
-
     def test_one_matrix_for_all_projections(self):
         self.refused(zoo("phi3_partial_window", "--force", method="fusedkv", exact=()),
                      "config.json: method fusedkv: kvrun alone runs fused layers of phi3")
