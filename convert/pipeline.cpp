@@ -11,6 +11,7 @@
 #include "convert/work_directory.h"
 #include "core/checkpoint.h"
 #include "core/error.h"
+#include "core/kv_plan_parts.h"
 #include "core/output.h"
 #include "core/progress.h"
 #include "export/export_config.h"
@@ -39,17 +40,33 @@ void check_inputs_apart(const PipelineOptions& options) {
   }
 }
 
+// Coded blocks of the same layers in one line.
+void log_coded(const std::vector<CodedReport>& blocks) {
+  for (auto block = blocks.begin(); block != blocks.end();) {
+    CodedReport sum = *block;
+    int gains = block->gain;
+    for (++block; block != blocks.end() && block->first_layer == sum.first_layer; ++block) {
+      sum.coefficients += block->coefficients;
+      sum.bits += block->bits;
+      gains += block->gain;
+      sum.energy += block->energy;
+      sum.predicted_error += block->predicted_error;
+      sum.measured_error += block->measured_error;
+      sum.bytes_per_token += block->bytes_per_token;
+      sum.bytes_per_token_plain += block->bytes_per_token_plain;
+    }
+    log_info(fmt::format(
+        "{}: {} coefficients, {} bits and {} gain bytes per token; error {:.3g} predicted and "
+        "{:.3g} measured, {:.3g} if all were dropped; {:.1f} of {:.0f} bytes per token",
+        to_string(LayerRange{sum.first_layer, sum.num_layers}), sum.coefficients, sum.bits, gains,
+        sum.predicted_error, sum.measured_error, sum.energy, sum.bytes_per_token,
+        sum.bytes_per_token_plain));
+  }
+}
+
 // What each part keeps, and how far its keys and values are from the originals on calibration text.
 void log_report(const Conversion& converted) {
-  for (const CodedReport& block : converted.coded) {
-    log_info(fmt::format(
-        "layers {}-{}{}: {} coefficients, {} bits{} per token; error {:.3g} predicted and {:.3g} "
-        "measured, {:.3g} if all were dropped; {:.1f} of {:.0f} bytes per token",
-        block.first_layer, block.first_layer + block.num_layers - 1,
-        block.head < 0 ? "" : fmt::format(", KV head {}", block.head), block.coefficients,
-        block.bits, block.gain ? " and a gain byte" : "", block.predicted_error,
-        block.measured_error, block.energy, block.bytes_per_token, block.bytes_per_token_plain));
-  }
+  log_coded(converted.coded);
   for (const FusedReport& layer : converted.fused) {
     log_info(fmt::format("layer {}{}: R^2 of keys {:.3f}, of values {:.3f}", layer.layer,
                          layer.stays_plain ? " (stays plain)" : "", layer.key_r2, layer.value_r2));
@@ -58,12 +75,13 @@ void log_report(const Conversion& converted) {
     log_info(fmt::format("distillation: {}", converted.distillation.dump()));
   }
   for (const GroupReport& group : converted.report) {
+    const std::string layers = to_string(LayerRange{group.first_layer, group.num_layers});
     if (converted.plan.request) {
       log_info(fmt::format(
-          "group {} (layers {}-{}): {} directions of each request, {:.0f} of {:.0f} bytes per "
-          "compressed token",
-          group.group, group.first_layer, group.first_layer + group.num_layers - 1, group.rank,
-          group.bytes_per_token_merged, group.bytes_per_token_plain));
+          "group {} ({}): {} directions of each request, {:.0f} of {:.0f} bytes per compressed "
+          "token",
+          group.group, layers, group.rank, group.bytes_per_token_merged,
+          group.bytes_per_token_plain));
       continue;
     }
     const std::string of_merged =
@@ -73,10 +91,10 @@ void log_report(const Conversion& converted) {
                           group.merged_key_error, group.merged_value_error,
                           group.bytes_per_token_merged, group.bytes_per_token_plain);
     log_info(fmt::format(
-        "group {} (layers {}-{}): rank {}, energy kept {:.4f}, relative error of keys {:.4f} and "
-        "values {:.4f}{}",
-        group.group, group.first_layer, group.first_layer + group.num_layers - 1, group.rank,
-        group.energy_kept, group.key_error, group.value_error, of_merged));
+        "group {} ({}): rank {}, energy kept {:.4f}, relative error of keys {:.4f} and values "
+        "{:.4f}{}",
+        group.group, layers, group.rank, group.energy_kept, group.key_error, group.value_error,
+        of_merged));
   }
 }
 
@@ -129,14 +147,17 @@ void convert_and_export(const PipelineOptions& options, const Original& original
     write_file(output.path() / "report.json", dump_json(to_json(*outcome.report)));
     write_file(output.path() / "report.html", html_report(*outcome.report));
     const auto model_type = original.checkpoint.config().at("model_type").get<std::string>();
-    const ModelCard card{.checkpoint = original.checkpoint,
-                         .command = options.command,
-                         .format = options.format,
-                         .kv_dtype = options.settings.kv_dtype,
-                         .vllm_serves = vllm_serves(options.settings, outcome.plan, model_type)};
-    write_file(output.path() / "README.md", model_card(card, outcome.plan, *outcome.report));
+    const ModelCard card{
+        .checkpoint = original.checkpoint,
+        .command = options.command,
+        .format = options.format,
+        .kv_dtype = options.settings.kv_dtype,
+        .vllm_serves = vllm_serves(options.settings, outcome.conversion.plan, model_type)};
+    write_file(output.path() / "README.md",
+               model_card(card, outcome.conversion.plan, *outcome.report));
   }
   output.commit();
+  log_report(outcome.conversion);
   print_result(options, outcome.report, outcome.payback);
 }
 
@@ -177,9 +198,8 @@ ValidationReport validate_export(const PipelineOptions& options, const fs::path&
 Outcome convert_into(const PipelineOptions& options, const Original& original, const KvPlan& plan,
                      const TokenSet& tokens, const StagePaths& paths, const fs::path& directory) {
   const fs::path conversion = run_stages(options, original, plan, tokens, paths);
-  const Conversion converted = read_conversion(conversion);
-  check_fits(converted.fused, options.settings);  // an earlier run may have converted with --force
-  log_report(converted);
+  Outcome outcome{.conversion = read_conversion(conversion)};
+  check_fits(outcome.conversion.fused, options.settings);  // an earlier run may have used --force
   ExportOptions exporting;
   exporting.checkpoint = options.checkpoint;
   exporting.conversion = conversion;
@@ -189,8 +209,7 @@ Outcome convert_into(const PipelineOptions& options, const Original& original, c
 
   const fs::path exported =
       options.format == ExportFormat::kBoth ? directory / "factored" : directory;
-  Outcome outcome{.plan = converted.plan,
-                  .payback = measured_payback(options, original, converted.plan, exported)};
+  outcome.payback = measured_payback(options, original, outcome.conversion.plan, exported);
   if (options.validate) {
     outcome.report = validate_export(options, exported, paths);
     outcome.report->payback = outcome.payback;

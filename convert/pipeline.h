@@ -91,8 +91,8 @@ std::filesystem::path run_stages(const PipelineOptions& options, const Original&
                                  const StagePaths& paths);
 
 struct Outcome {
-  KvPlan plan;                               // with measured ranks and bits
-  std::optional<Payback> payback;            // none of folded exports, which save nothing
+  Conversion conversion;                     // its plan has measured ranks and bits
+  std::optional<Payback> payback{};          // none of folded exports, which save nothing
   std::optional<ValidationReport> report{};  // none without options.validate
 };
 

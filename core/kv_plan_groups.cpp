@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/arithmetic.h"
+#include "core/kv_plan_parts.h"
 
 namespace kvc {
 namespace {
@@ -14,8 +15,7 @@ namespace {
 constexpr double kWeightTolerance = 1e-6;
 
 std::string name_of(const LatentGroup& group) {
-  return fmt::format("KV plan: layers {}-{}", group.first_layer,
-                     group.first_layer + group.num_layers - 1);
+  return "KV plan: " + to_string(LayerRange{group.first_layer, group.num_layers});
 }
 
 bool uses_weights(MergeRule rule) {

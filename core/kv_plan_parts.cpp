@@ -1,8 +1,16 @@
 #include "core/kv_plan_parts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace kvc {
+
+std::string to_string(const LayerRange& layers) {
+  return layers.count == 1 ? fmt::format("layer {}", layers.first)
+                           : fmt::format("layers {}-{}", layers.first, layers.end() - 1);
+}
+
 namespace {
 
 bool begins_at(const std::vector<LayerRange>& parts, int layer) {

@@ -1,6 +1,7 @@
 // A conversion's parts: layers that can be converted without the others.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/kv_plan.h"
@@ -15,6 +16,8 @@ struct LayerRange {
   int end() const { return first + count; }
   bool contains(int layer) const { return layer >= first && layer < end(); }
 };
+
+std::string to_string(const LayerRange& layers);  // "layer 4", "layers 4-7"
 
 // The layers of each latent group, coded block and pair, and every fused layer. Ascending; none overlap.
 std::vector<LayerRange> parts_of(const KvPlan& plan);

@@ -121,7 +121,7 @@ Progress::Progress(std::string label, std::int64_t total)
     : label_(std::move(label)), total_(total), start_(steady_clock::now()), drawn_(start_) {}
 
 Progress::~Progress() {
-  if (drew_) {
+  if (drawn_steps_ >= 0 && (is_terminal() || drawn_steps_ != done_)) {
     draw(true);
   }
 }
@@ -140,7 +140,7 @@ void Progress::draw(bool last) {
     return;
   }
   drawn_ = steady_clock::now();
-  drew_ = true;
+  drawn_steps_ = done_;
   const double elapsed = std::chrono::duration<double>(drawn_ - start_).count();
   std::string line = fmt::format("{}: {}/{}", label_, done_, total_);
   if (total_ > 0) {

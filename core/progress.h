@@ -40,9 +40,8 @@ class Progress {
  private:
   void draw(bool last);
   std::string label_;
-  std::int64_t total_, done_ = 0;
+  std::int64_t total_, done_ = 0, drawn_steps_ = -1;
   std::chrono::steady_clock::time_point start_, drawn_;
-  bool drew_ = false;
 };
 
 }  // namespace kvc

@@ -10,11 +10,6 @@
 namespace kvc {
 namespace {
 
-std::string name_of(const LayerRange& layers) {
-  return layers.count == 1 ? fmt::format("layer {}", layers.first)
-                           : fmt::format("layers {}-{}", layers.first, layers.end() - 1);
-}
-
 double sum_of(const std::vector<PartCost>& parts) {
   double sum = 0;
   for (const PartCost& part : parts) {
@@ -38,7 +33,7 @@ Json parts_json(const ValidationReport& report) {
 std::string parts_text(const ValidationReport& report) {
   std::string text;
   for (const PartCost& part : report.parts) {
-    text += fmt::format("  {:<24}{:>24}\n", name_of(part.layers), with_error(part.kl_divergence));
+    text += fmt::format("  {:<24}{:>24}\n", to_string(part.layers), with_error(part.kl_divergence));
   }
   return text.empty() ? ""
                       : fmt::format("\n  {:<24}{:>24}\n", "converted alone", "KL divergence") +
@@ -55,7 +50,7 @@ std::string parts_html(const ValidationReport& report) {
     const double cost = part.kl_divergence.mean;
     highest = std::max(highest, cost);
     bars.push_back({part.layers.first + 0.1, part.layers.end() - 0.1, cost,
-                    fmt::format("{}: {}", name_of(part.layers), with_error(part.kl_divergence))});
+                    fmt::format("{}: {}", to_string(part.layers), with_error(part.kl_divergence))});
   }
   return fmt::format(
              "<h2>What each part costs alone</h2>\n<p class=\"soft\">KL divergence in the "

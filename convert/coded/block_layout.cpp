@@ -7,6 +7,7 @@
 
 #include "convert/plan.h"
 #include "core/error.h"
+#include "core/kv_plan_parts.h"
 #include "core/parse_number.h"
 #include "model/cache_plan.h"
 
@@ -222,9 +223,7 @@ std::string name_of(const CodedBlock& block) {
   if (block.head >= 0) {
     return fmt::format("layer {}, KV head {}", block.first_layer, block.head);
   }
-  return block.num_layers == 1 ? fmt::format("layer {}", block.first_layer)
-                               : fmt::format("layers {}-{}", block.first_layer,
-                                             block.first_layer + block.num_layers - 1);
+  return to_string(LayerRange{block.first_layer, block.num_layers});
 }
 
 }  // namespace kvc

@@ -7,6 +7,7 @@
 
 #include "convert/plan.h"
 #include "core/error.h"
+#include "core/kv_plan_parts.h"
 #include "model/cache_plan.h"
 #include "model/config.h"
 
@@ -20,13 +21,6 @@ bool merges(const ConvertSettings& settings) {
 // The request with other settings, forced to nothing and without scores.
 PlanRequest with(const PlanRequest& request, const ConvertSettings& settings) {
   return {request.config, settings};
-}
-
-// Layers first to first + count - 1, for messages.
-std::string layers_text(const LatentGroup& group) {
-  return group.num_layers == 1 ? fmt::format("layer {}", group.first_layer)
-                               : fmt::format("layers {}-{}", group.first_layer,
-                                             group.first_layer + group.num_layers - 1);
 }
 
 void set_groups(KvPlan& plan, std::vector<LatentGroup> groups) {
@@ -176,7 +170,7 @@ std::string nearest_settings(const PlanRequest& request, PlanGroups plan_groups,
       fail(
           "{}: a {} token takes {} bytes in a latent of rank {}, its plain KV only {} ({:.2f}x); "
           "nothing would be saved. Use {}",
-          layers_text(raw.groups[i]),
+          to_string(LayerRange{raw.groups[i].first_layer, raw.groups[i].num_layers}),
           merges(request.settings) && merged_too ? "merged" : "compressed",
           merged_too ? bytes.merged : bytes.unmerged, raw.groups[i].rank, bytes.plain,
           static_cast<double>(merged_too ? bytes.merged : bytes.unmerged) /

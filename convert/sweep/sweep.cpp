@@ -46,6 +46,8 @@ Json run_candidates(const SweepOptions& options, const SweepMeasurement& sweep) 
     try {
       rows.push_back(planned ? sweep.measure(candidate.name, *planned)
                              : sweep.measure_plain(candidate));
+      log_info(fmt::format("kept_ratio {:.3f}, KL divergence {}", kept_of(rows.back()),
+                           kld_text(rows.back())));
     } catch (const RefusedError& error) {
       rows.push_back(without_result(candidate, "refused", error));
     } catch (const std::exception& error) {  // LibTorch's too, and out of memory

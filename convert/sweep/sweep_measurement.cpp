@@ -155,14 +155,20 @@ Json SweepMeasurement::evaluate(const PlannedCandidate& planned, const TokenSet&
                                 const StagePaths& paths) const {
   check_evaluation_text(validation_options(planned.options), original_.config,
                         tokens.source_hashes);
+  const fs::path conversion = paths.conversion / "conversion";
+  if (!artifact_matches(
+          conversion / "conversion.h5",
+          conversion_provenance(original_.checkpoint, tokens, planned.options.settings))) {
+    fs::remove_all(conversion);  // of the candidate before
+  }
   const ScratchDirectory exported(work_ / "export");
   const Outcome outcome =
       convert_into(planned.options, original_, planned.plan, tokens, paths, exported.path());
   Json row = measured(*outcome.report, planned.options.command);
   const ConvertSettings& settings = planned.options.settings;
-  row["cache"] =
-      cache_json(outcome.plan, original_.config, planned_dtype(original_.config, settings),
-                 planned_type_scale(outcome.plan, original_.config, settings));
+  row["cache"] = cache_json(
+      outcome.conversion.plan, original_.config, planned_dtype(original_.config, settings),
+      planned_type_scale(outcome.conversion.plan, original_.config, settings));
   return row;
 }
 

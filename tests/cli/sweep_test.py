@@ -130,6 +130,11 @@ class Sweep(ProgramTest):
         work = self.directory / "work"
         messages = self.run_ok("kvconvert", *self.arguments("pca --kept-ratio {0.5,0.3}", "pca --kept-ratio 0.0001"), "--work", work).stderr
         self.assertEqual(messages.count("covariance: reused from an earlier run"), 1, messages)
+        self.assertNotIn("does not match", messages)
+        for row in self.results()["candidates"][:2]:
+            kld = row["validation"]["continuation"]["kl_divergence"]
+            self.assertIn(f"kept_ratio {row['kept_ratio']:.3f}, KL divergence {kld['mean']:.3g} ± {kld['standard_error']:.2g}\n",
+                          messages)
         self.assertRegex(messages, r"the original's logits took [1-9][0-9.]* MiB")
         self.assertEqual([path.name for path in work.rglob("*reference*")], [])
         refused = self.results()["candidates"][2]
