@@ -85,6 +85,9 @@ METHODS = {
 }
 
 
+ALL_ALIKE = ("palu", "minicache", "fusedkv")  # methods that store all tokens in one way
+
+
 def run(command):
     return subprocess.run([str(part) for part in command], capture_output=True, text=True)
 
@@ -98,9 +101,10 @@ def convert(options, directory, method, kept_ratio):
         if out.exists():
             shutil.rmtree(out)
         command = [options.bin / "kvconvert", options.checkpoint, "--out", out, "--work", directory / "work",
-                   "--sink", method.sink, "--window", 0, "--context", options.seq_len, "--seq-len", options.seq_len,
+                   *([] if method.convert[1] in ALL_ALIKE else ["--sink", method.sink, "--window", 0]),
+                   "--context", options.seq_len, "--seq-len", options.seq_len,
                    "--num-sequences", 80, "--quiet", "--no-validate", *method.convert,
-                   *([] if "coded" in method.convert else ["--block", options.block]),
+                   *([] if method.convert[1] in ("coded", *ALL_ALIKE) else ["--block", options.block]),
                    *choice, *([] if method.only else ["--kept-ratio", kept_ratio])]
         for text in options.calibration:
             command += ["--calibration", text]

@@ -122,7 +122,7 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& 
       "Also measure what each group, layer or pair costs alone, with all other layers plain");
 }
 
-// What only methods with latents know.
+// What only methods with latents know, beside --prefill truncated.
 std::string first_of_latents(const CLI::App& app, ConvertSettings& settings) {
   const std::string own = first_given(app, {latent_options(settings), rank_options(settings)});
   if (!own.empty()) {
@@ -133,7 +133,7 @@ std::string first_of_latents(const CLI::App& app, ConvertSettings& settings) {
       return flag;
     }
   }
-  return settings.prefill == PrefillMode::kTruncated ? "--prefill truncated" : "";
+  return "";
 }
 
 // Options of other methods are refused, not left without an effect.
@@ -149,6 +149,33 @@ void check_known(const CLI::App& app, const Method& method, ConvertSettings& set
   }
 }
 
+// Likewise values that the method replaces by its own.
+void check_taken(const CLI::App& app, const Method& method, ConvertSettings settings) {
+  const Json asked = to_json(settings);
+  method.fix_settings(settings);
+  const Json taken = to_json(settings);
+  std::vector<Options> kinds = {common_options(settings)};
+  for (const auto kind : method.options) {
+    kinds.push_back(kind(settings));
+  }
+  for (const Options& options : kinds) {
+    for (const Option& option : options.rows()) {
+      if (option.key.empty() || app.count(option.name()) == 0) {
+        continue;
+      }
+      const Json::json_pointer place("/" + option.key);
+      const auto text = [&place](const Json& recorded) {
+        const Json& value = recorded.at(place);
+        return value.is_string() ? value.get<std::string>() : value.dump();
+      };
+      KVC_CHECK_USAGE(
+          text(asked) == text(taken),
+          "{} {}: the method {} takes {} here; leave it out, or choose another --method",
+          option.name(), text(asked), method.name, text(taken));
+    }
+  }
+}
+
 bool compresses_later(const Method& method) {
   return method.exact_tokens != nullptr && !takes(method, coded_options);
 }
@@ -158,11 +185,9 @@ bool compresses_later(const Method& method) {
 void choose_method(const CLI::App& app, PipelineOptions& options) {
   ConvertSettings& settings = options.settings;
   const std::string latent = first_of_latents(app, settings);
-  const std::string own = first_given(app, {coded_options(settings)});
-  const std::string coded =
-      own.empty() && settings.prefill == PrefillMode::kCoded ? "--prefill coded" : own;
-  if (app.count("--method") == 0 && latent.empty() &&
-      (!coded.empty() || app.count("--metric") != 0 ||
+  const std::string coded = first_given(app, {coded_options(settings)});
+  if (app.count("--method") == 0 && latent.empty() && settings.prefill != PrefillMode::kTruncated &&
+      (!coded.empty() || settings.prefill == PrefillMode::kCoded || app.count("--metric") != 0 ||
        (app.count("--kept-ratio") != 0 && app.count("--group") == 0))) {
     settings.method = "coded";
   }
@@ -183,6 +208,7 @@ void choose_method(const CLI::App& app, PipelineOptions& options) {
   KVC_CHECK_USAGE(foreign.empty(),
                   "{}: does not apply to the method {}; leave it out, or pass {} as --method",
                   foreign, settings.method, is_coded ? method_names(compresses_later) : "coded");
+  check_taken(app, method, settings);
   options.effort.thorough = options.effort.thorough || app.count("--metric") != 0;
   if (app.count("--rank") == 0 && method.rank != nullptr && method.least_kept_ratio == nullptr) {
     method.rank(settings) = settings.kept_ratio;  // nothing else decides what is kept

@@ -83,6 +83,9 @@ Options common_options(ConvertSettings& settings);
 // Those of single methods, each kind once.
 std::vector<Options> own_options(ConvertSettings& settings);
 
+// For methods whose tokens are all stored in one way: no sinks, window, blocks or groups, and exact prompts.
+void leave_no_exact_tokens(ConvertSettings& settings);
+
 // Applies preset `name` ("paper") for settings.method; later settings override it. UsageError for
 // an unknown preset or method.
 void apply_preset(ConvertSettings& settings, const std::string& name);

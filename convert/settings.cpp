@@ -104,6 +104,14 @@ Json to_json(const ConvertSettings& settings) {
   return json;
 }
 
+void leave_no_exact_tokens(ConvertSettings& settings) {
+  settings.layers_per_group = 1;
+  settings.sink_tokens = 0;
+  settings.window_tokens = 0;
+  settings.block_tokens = 1;
+  settings.prefill = PrefillMode::kExact;
+}
+
 void apply_preset(ConvertSettings& settings, const std::string& name) {
   const Method& method = find_method(settings.method);
   KVC_CHECK_USAGE(name == "paper", "--preset {}: expected paper", name);

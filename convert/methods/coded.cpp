@@ -192,7 +192,8 @@ void fix_coded(ConvertSettings& settings) {
                   "--products {}: only --form auto shares products out, found --form {}",
                   own.products, own.form);
   KVC_CHECK_USAGE(settings.prefill != PrefillMode::kTruncated,
-                  "--prefill truncated: coded caches have no latents; use exact or coded");
+                  "--prefill truncated: does not apply to the method coded, which has no latents; "
+                  "use exact or coded");
 }
 
 StatisticsNeeds needs(const ModelConfig& config, const ConvertSettings& settings) {

@@ -18,6 +18,7 @@ void apply_fusedkv_preset(ConvertSettings& settings) {
 }
 
 void fix_fusedkv(ConvertSettings& settings) {
+  leave_no_exact_tokens(settings);
   check_fusion_settings(settings.own<FusionSettings>());
 }
 

@@ -44,8 +44,6 @@ Options pair_options(ConvertSettings& settings) {
 
 void apply_minicache_preset(ConvertSettings& settings) { settings.own<PairSettings>() = {}; }
 
-void leave_settings(ConvertSettings&) {}
-
 // Layers whose windows or RoPE differ are not paired.
 std::vector<int> pairs_above(const ModelConfig& config, int first_layer) {
   std::vector<int> pairs;
@@ -125,7 +123,7 @@ void fill_paired_table(PlanTable& table, const PlanRequest& request) {
 const Method kMiniCache = {.name = "minicache",
                            .options = {pair_options},
                            .apply_paper_preset = apply_minicache_preset,
-                           .fix_settings = leave_settings,
+                           .fix_settings = leave_no_exact_tokens,
                            .make_plan = plan_minicache,
                            .convert = convert_minicache,
                            .fill_table = fill_paired_table};

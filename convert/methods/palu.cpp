@@ -27,13 +27,10 @@ void fix_palu(ConvertSettings& settings) {
                   "plain");
   own.merge = MergeRule::kNone;
   own.granularity = Granularity::kToken;
-  settings.prefill = PrefillMode::kTruncated;
   own.unmerged = UnmergedChoice::kLatent;
+  leave_no_exact_tokens(settings);
+  settings.prefill = PrefillMode::kTruncated;
   fix_latent_settings(settings);
-  settings.layers_per_group = 1;
-  settings.sink_tokens = 0;
-  settings.window_tokens = 0;
-  settings.block_tokens = 1;
 }
 
 std::int64_t heads_per_group(const ModelConfig& config, const ConvertSettings& settings) {

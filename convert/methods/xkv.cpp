@@ -55,6 +55,7 @@ void apply_xkv_preset(ConvertSettings& settings) {
 }
 
 void fix_xkv(ConvertSettings& settings) {
+  settings.prefill = PrefillMode::kExact;
   const PrincipalSettings& own = settings.own<PrincipalSettings>();
   KVC_CHECK_USAGE(settings.own<RankSettings>().allocation == RankAllocation::kUniform,
                   "--rank-alloc: --method xkv finds its directions at run time; use uniform");
@@ -65,6 +66,12 @@ void fix_xkv(ConvertSettings& settings) {
 }
 
 void fix_static(ConvertSettings& settings) {
+  const PrincipalSettings of_requests;
+  PrincipalSettings& own = settings.own<PrincipalSettings>();
+  own.later = of_requests.later;
+  own.recompress_every = of_requests.recompress_every;
+  own.solver = of_requests.solver;
+  settings.prefill = PrefillMode::kExact;
   settings.cache_metric = settings.cache_metric.value_or(CacheMetric::kNone);
   KVC_CHECK_USAGE(settings.own<RankSettings>().allocation != RankAllocation::kFisher,
                   "--rank-alloc fisher: --method {} shares ranks by energy; use uniform or energy",
@@ -75,6 +82,7 @@ void fix_static(ConvertSettings& settings) {
 void fix_pca(ConvertSettings& settings) {
   fix_static(settings);
   settings.own<PrincipalSettings>().joint = true;
+  settings.own<PrincipalSettings>().value_ratio = PrincipalSettings().value_ratio;
   settings.own<RankSettings>().allocation = RankAllocation::kEnergy;
 }
 

@@ -24,6 +24,7 @@ SETTINGS = {
 }
 RATIOS = {"coded layer": 0.45, "coded head": 0.45, "coded group": 0.45, "palu": 0.625}  # within 8 bits a number; a multiple of its ranks
 FIXED = ("minicache", "fusedkv", "fusedkv-lite")  # no --kept-ratio chooses their size
+WITHOUT_WINDOW = ("palu", *FIXED)
 PROMPTS_ONLY = ("minicache", "xkv")  # what follows the prompt stays exact
 
 
@@ -60,7 +61,8 @@ class OneRatio(ProgramTest):
 
     def check(self, method):
         ratio, tolerance = RATIOS.get(method, 0.6), TOLERANCES.get(method, 1e-3)
-        settings = (*SETTINGS[method], "--window", "16", *(() if method in FIXED else ("--kept-ratio", ratio)))
+        settings = (*SETTINGS[method], *(() if method in WITHOUT_WINDOW else ("--window", "16")),
+                    *(() if method in FIXED else ("--kept-ratio", ratio)))
         out = self.directory / method
         plan = self.result("kvconvert", self.checkpoint, *settings, "--plan")
         self.assertEqual((plan["context"], plan["kv_dtype"]), (TOKENS, "bfloat16"))

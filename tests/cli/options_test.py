@@ -166,8 +166,9 @@ class Recorded(ProgramTest):
                 "pairing.position": 0.6, "pairing.retained": 0.05, "coded.head_bits": "free", "fusion.mixed": False,
                 "fusion.distill.rate": 1e-3, "fusion.distill.tune_layers": False, "fusion.distill.tune_rate": 1e-5,
                 "fusion.distill.batch_sequences": 1}
-    ALSO = {"fusedkv": "--min-r2 -10 --distill-steps 1", "coded": "--scope head --kept-ratio 0.4", "commonkv": "--group 5", "xkv": "--group 5"}
-    EFFORT = "--num-sequences 4 --seq-len 64 --sink 0 --window 4 --calibration builtin --no-validate --force".split()
+    ALSO = {"fusedkv": "--min-r2 -10 --distill-steps 1", "coded": "--scope head --kept-ratio 0.4", "commonkv": "--group 5 --window 4",
+            "xkv": "--group 5 --window 4"}
+    EFFORT = "--num-sequences 4 --seq-len 64 --sink 0 --calibration builtin --no-validate --force".split()
 
     def settings(self, *arguments):
         out = self.directory / "out"
@@ -252,6 +253,15 @@ class ConvertSettings(ProgramTest):
         for method in ("commonkv", "palu"):
             self.assert_usage(f"--rank-alloc energy: --method {method} shares ranks by Fisher information", "--method", method,
                               "--rank-alloc", "energy")
+
+    def test_values_that_a_method_replaces_are_refused(self):
+        for method, taken, *option in (("palu", "0", "--window", "64"), ("palu", "truncated", "--prefill", "exact"), ("palu", "1", "--group", "4"),
+                                       ("palu", "none", "--merge", "mean"), ("fusedkv", "0", "--sink", "4"), ("cla", "1", "--group", "2"),
+                                       ("minicache", "1", "--block", "16"), ("pca", "exact", "--prefill", "truncated"),
+                                       ("xkv", "exact", "--prefill", "coded"), ("pca", "eigh", "--solver", "subspace"),
+                                       ("xkv-static", "exact", "--later", "project"), ("pca", "1.5", "--value-ratio", "2.5")):
+            self.assert_usage(f"{' '.join(option)}: the method {method} takes {taken} here; leave it out", "--method", method, *option)
+        self.run_ok("kvconvert", STORIES, "--plan", "--method", "palu", "--window", "0", "--sink", "0", "--prefill", "truncated")
 
     def test_a_cache_that_keeps_less_than_its_target_is_said(self):
         target = (STORIES, "--out", self.directory / "out", "--kept-ratio", "0.9")

@@ -18,7 +18,7 @@ BIN = pathlib.Path(os.environ["KVC_BIN_DIR"])
 DATA = pathlib.Path(os.environ["KVC_TEST_DATA"])
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 METHODS = {
-    "commonkv": ("--method", "commonkv", "--group", 2, "--rank", 0.7),
+    "commonkv": ("--method", "commonkv", "--group", 2, "--rank", 0.7, "--window", 16),
     "palu": ("--method", "palu", "--rank", 0.6),
 }
 
@@ -71,7 +71,7 @@ def converted(name, method):
     target.mkdir()
     run("kvconvert", source(name), "--out", target / "out", "--work", target / "work", "--export", "both",
         "--factor-dtype", "float32",
-        *METHODS[method], "--kept-ratio", 0.8, "--window", 16, "--num-sequences", 4, "--seq-len", 64, "--no-validate",
+        *METHODS[method], "--kept-ratio", 0.8, "--num-sequences", 4, "--seq-len", 64, "--no-validate",
         "--calibration", DATA / "texts" / "tinystories_calibration.txt")
     return target
 

@@ -20,9 +20,10 @@ ZOO = DATA / "zoo"
 CASES = sorted(path.name for path in ZOO.iterdir() if path.is_dir())
 METHODS = {"commonkv": ("--group", 2, "--merge", "none"), "palu": ()}
 # Compressed from the first tokens on, so that prompts of a few tokens read latents.
-CODED_EARLY = ("--sink", 2, "--window", 3, "--num-sequences", 4, "--seq-len", 64, "--no-validate", "--force",
-               "--factor-dtype", "float32", "--calibration", "builtin")
+EFFORT = ("--num-sequences", 4, "--seq-len", 64, "--no-validate", "--force", "--factor-dtype", "float32", "--calibration", "builtin")
+CODED_EARLY = ("--sink", 2, "--window", 3, *EFFORT)
 EARLY = ("--block", 2, *CODED_EARLY)
+EARLY_OF = {"coded": CODED_EARLY} | dict.fromkeys(("commonkv", "pca", "xkv-static", "xkv"), EARLY)
 # transformers keeps keys as the angles of their time turned them; latents are turned by today's.
 TURNED_AGAIN = ("llama_dynamic",)
 loading_lock = threading.Lock()  # transformers shares state between loads
@@ -52,7 +53,7 @@ def convert(name, method, rank, form, expect=0):
     out = directory / f"{name}-{method}-{rank}-{form}"
     width = (*METHODS[method], "--rank", rank) if method in METHODS else ("--kept-ratio", rank)
     process = run("kvconvert", source(name), "--out", out, "--method", method, *width, "--export", form, "--threads", 1,
-                  *(CODED_EARLY if method == "coded" else EARLY), expect=expect)
+                  *EARLY_OF.get(method, EFFORT), expect=expect)
     return out, process
 
 
