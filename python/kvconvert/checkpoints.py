@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from kvconvert.factors import ConversionError, TensorFiles, whole_number
+from kvconvert.factors import ConversionError, TensorFiles, one_of, whole_number
 from kvconvert.plans import exact_tokens, read_config, reading
 
 SERVED_METHODS = "coded, pca, xkv-static, palu, commonkv with --merge none, fusedkv, fusedkv-lite, yoco or cla"
@@ -79,6 +79,7 @@ class ConvertedCheckpoint:
             kind = type(self) if self.takes(self.plan) else ConvertedCheckpoint
             reason = refusal(kind, self.config["kvconvert"])
             self.num_kv_heads, self.head_dim = (whole_number(name, self.plan[name], 1) for name in ("num_kv_heads", "head_dim"))
+            one_of("policy.prefill", self.plan.get("policy", {}).get("prefill", "exact"), ("exact", "truncated", "coded"))
             unlike = self.why_unlike_report(self.plan)
         if reason is not None:
             raise ConversionError(f"{self.path}: {reason}")
@@ -130,4 +131,4 @@ def refusal(kind: type[ConvertedCheckpoint], conversion: dict) -> str | None:
     """Why engines do not run a conversion of this kind, for people; None: they do."""
     reason = kind.why_refused(conversion)
     return reason and (f"method {conversion['plan']['method']}: kvrun alone runs {reason}; engines run --method {SERVED_METHODS}, and "
-                       "--export folded runs everywhere")
+                       "--method commonkv --export folded runs everywhere")

@@ -99,27 +99,40 @@ class FusedCheckpoint(ConvertedCheckpoint):
         with self.reading_plan():
             self.layers = {whole_number("layer", layer["layer"]): layer for layer in self.plan["fused"]}
         self.check_covers("fused", "fused", sorted(self.layers))
-        read = {source for layer in self.layers for part in ("key", "value") for source in self._sources(layer, part)}
+        read = set()
+        for layer in self.layers:
+            for part in ("key", "value"):
+                read.update(self._sources(layer, part))
+                self._heads(layer, part)
         self.stores = [sorted({*self.layers, *read})]
         self.files = self.open_files()
 
     def _sources(self, layer: int, part: str) -> list[int]:
         with self.reading_plan():
-            sources = [int(source) for source in self.layers[layer][f"{part}_sources"]]
+            sources = [whole_number(f"{part}_sources", source) for source in self.layers[layer][f"{part}_sources"]]
         if not all(0 <= source < layer and self.plan["layers"][source] == "plain" for source in sources):
             raise ConversionError(f"{self.path}: kvconvert.plan.fused: layer {layer} reads {sources}, expected plain layers below "
                                   "it; convert again")
         return sources
 
+    def _heads(self, layer: int, part: str) -> torch.Tensor | None:
+        """The head of each source that a head reads, [sources, num_kv_heads]; None: its own."""
+        heads, name = self.layers[layer].get(f"{part}_heads"), f"{part}_heads"
+        if heads is None:
+            return None
+        with self.reading_plan():
+            shape = (len(self._sources(layer, part)), self.num_kv_heads)
+            whole_number(f"the length of {name} of layer {layer}", len(heads), shape[0] * shape[1], shape[0] * shape[1])
+            return torch.tensor([whole_number(name, head, 0, self.num_kv_heads - 1) for head in heads], device="cpu").view(shape)
+
     def fusion(self, layer: int, part: str, num_turned: int) -> Fusion:
         """part: key or value. num_turned: pairs of channels that RoPE turns."""
         spec, sources = self.layers[layer], self._sources(layer, part)
-        heads = spec.get(f"{part}_heads")
         turned = part == "key" and spec["form"] == "complex"
         width = self.num_kv_heads * self.head_dim
         weight = self.files.get(f"kvconvert.fused.{layer}.{part}",
                                 (len(sources), 2, width // 2) if turned else (len(sources), width))
         return Fusion(
             sources, weight.unflatten(-1, (self.num_kv_heads, -1)),
-            torch.tensor(heads, device="cpu").view(len(sources), self.num_kv_heads) if heads else None,
+            self._heads(layer, part),
             basis_channels(1, self.head_dim, num_turned)[0] if turned else None)

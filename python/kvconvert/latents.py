@@ -135,7 +135,8 @@ class LatentCheckpoint(ConvertedCheckpoint):
         with self.reading_plan():
             self.groups = [group_of(i, spec) for i, spec in enumerate(self.plan["groups"])]
             policy = self.plan["policy"]
-            self.block_tokens, self.truncated = policy["block_tokens"], policy["prefill"] == "truncated"
+            self.block_tokens = whole_number("policy.block_tokens", policy["block_tokens"], 1, MOST_NUMBERS)
+            self.truncated = policy["prefill"] == "truncated"
         self.stores = [store for group in self.groups for store in group.stores]
         self.check_covers("groups", "latent", [layer for store in self.stores for layer in store])
         self.files = self.open_files()

@@ -5,7 +5,7 @@ import json
 import pathlib
 from collections.abc import Iterator
 
-from kvconvert.factors import ConversionError
+from kvconvert.factors import MOST_NUMBERS, ConversionError
 
 FORMAT = 1  # of the config's key kvconvert
 _ONE_PROJECTION = ("phi3",)  # families whose queries, keys and values come of one matrix
@@ -16,12 +16,15 @@ def read_config(directory: str | pathlib.Path) -> dict:
     path = pathlib.Path(directory) / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConversionError(f"{path}: cannot be read: {error}; expected a directory that kvconvert wrote") from error
     conversion = config.get("kvconvert") if isinstance(config, dict) else None
     if not isinstance(conversion, dict) or not isinstance(conversion.get("plan"), dict):
         raise ConversionError(f"{path}: no conversion: it has no kvconvert.plan; run kvconvert first")
     check_format(conversion, path)
+    if config.get("model_type") != f"kvconvert_{family_of(conversion)}":
+        raise ConversionError(f"{path}: model_type is {config.get('model_type')!r}, expected 'kvconvert_{family_of(conversion)}', of "
+                              "kvconvert.family; convert again")
     if not isinstance(conversion["plan"].get("layers"), list):
         raise ConversionError(f"{path}: kvconvert.plan has no list of layers; convert again")
     return config
@@ -34,7 +37,7 @@ def reading(path: str | pathlib.Path, part: str = "kvconvert.plan") -> Iterator[
         yield
     except ConversionError:  # a ValueError that says more
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConversionError(f"{path}: {part}: {error!r}; convert again") from error
 
 
@@ -60,6 +63,6 @@ def exact_tokens(plan: dict) -> tuple[int, int]:
     policy = plan.get("policy", {})
     counts = policy.get("sink_tokens", 0), policy.get("window_tokens", 0)
     for name, count in zip(("sink_tokens", "window_tokens"), counts):
-        if not isinstance(count, int) or count < 0:
+        if type(count) is not int or not 0 <= count <= MOST_NUMBERS:
             raise ConversionError(f"config.json: kvconvert.plan.policy.{name} is {count!r}, expected a number of tokens; convert again")
     return counts

@@ -54,7 +54,7 @@ def coded_attention(module, query, key, value, attention_mask, scaling=None, dro
         if attention_mask is not None and attention_mask.dim() != 2:
             raise ConversionError("attention_mask: a mask of 4 dimensions (images, packed texts) cannot be applied to "
                                   "codes, expected [batch, tokens]; call with use_cache=False, or convert with "
-                                  "--export folded")
+                                  "--method commonkv --export folded")
         out = layer.attend(query, key, value, scaling, softcap)
         if torch.is_grad_enabled() and query.requires_grad:
             out = _WithoutGradients.apply(out, query)

@@ -34,8 +34,8 @@ def open_served(directory: pathlib.Path) -> ConvertedCheckpoint:
     checkpoint = open_checkpoint(directory)
     reason = checkpoint.why_not_exact(checkpoint.plan, "transformers")
     if reason is not None:
-        raise ConversionError(f"{checkpoint.path}: {reason}, run this directory with kvrun, or convert with --export folded, which runs "
-                              "everywhere")
+        raise ConversionError(f"{checkpoint.path}: {reason}, run this directory with kvrun, or convert with --method commonkv --export "
+                              "folded, which runs everywhere")
     return checkpoint
 
 
@@ -64,10 +64,13 @@ class CodedModel:
         if chosen not in (None, NAME):
             raise _attention_error(directory, chosen)
         kwargs["attn_implementation"] = NAME
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        wants_info = kwargs.pop("output_loading_info", False)
+        model, info = super().from_pretrained(pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs)
+        if info["missing_keys"]:  # which transformers fills with random numbers
+            raise ConversionError(f"{directory}: no file has {len(info['missing_keys'])} of the model's tensors, such as "
+                                  f"{min(info['missing_keys'])}; copy the whole directory, or convert again")
         model._attach(checkpoint, exact_step)
-        return loaded
+        return (model, info) if wants_info else model
 
     def _attach(self, checkpoint: ConvertedCheckpoint, exact_step: bool) -> None:
         self.coded = _PARTS[type(checkpoint)](self.get_decoder(), checkpoint, exact_step)
@@ -94,7 +97,7 @@ class CodedModel:
             raise ConversionError(
                 f"cache_implementation {implementation!r}: a converted model stores codes in a cache of its own, which "
                 "is neither static, offloaded nor quantised again; expected None or 'dynamic'. "
-                "kvconvert --export folded writes a model for every cache")
+                "kvconvert --method commonkv --export folded writes a model for every cache")
         _refuse_early_exit(self.coded, getattr(generation_config, "assistant_early_exit", None))
         if self.coded is not None and (generation_config.max_length or 0) > self.coded.max_positions:
             warnings.warn(f"max_length {generation_config.max_length}: the model was converted for {self.coded.max_positions} tokens; a "
@@ -146,7 +149,7 @@ def _attention_error(subject, implementation) -> ConversionError:
         return ConversionError(f"{subject}: continuous batching (generate_batch) pages keys and values by itself and reads no codes; "
                                "use generate(), or serve the directory with vLLM")
     return ConversionError(f"{subject}: attn_implementation {implementation!r} cannot read codes, expected "
-                           f"{NAME!r}; leave it out, or convert with --export folded")
+                           f"{NAME!r}; leave it out, or convert with --method commonkv --export folded")
 
 
 def _refuse_early_exit(coded: ModelParts | None, layer: int | None) -> None:
@@ -196,6 +199,9 @@ def _before_forward(coded: ModelParts, name: str, module: torch.nn.Module, args:
     _refuse_checkpointing(module)
     coded.begin_pass(True)
     tokens = kwargs.get("inputs_embeds") if kwargs.get("input_ids") is None else kwargs["input_ids"]
+    if tokens is None or tokens.dim() < 2 or tokens.shape[0] == 0:
+        raise ConversionError("input_ids: " + ("none" if tokens is None else f"of shape {tuple(tokens.shape)}") + ", expected [batch, "
+                              "tokens] with a row at least; pass input_ids or inputs_embeds")
     positions = cache.begin_step(tokens.shape[0], tokens.shape[1], tokens.device, kwargs.get("attention_mask"),
                                  kwargs.get("position_ids"))
     if kwargs.get("attention_mask") is None and cache.padding is not None:  # that of earlier calls

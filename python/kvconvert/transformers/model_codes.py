@@ -12,11 +12,15 @@ class ModelCodes(ModelParts):
 
     def __init__(self, decoder: torch.nn.Module, checkpoint: CodedCheckpoint, exact_step: bool = False):
         super().__init__(decoder, checkpoint, exact_step)
-        self.check_dtype("codes")
+        self.check_dtype()
         self.exact_tiles = checkpoint.exact_tiles
         self._opened: dict[tuple[int, torch.device], LayerCodes] = {}
         for number, layers in enumerate(self.stores):
             self.codes(number, next(self.attention(layers[0]).parameters()).device)
+
+    def begin_pass(self, cached: bool) -> None:
+        if cached:
+            self.check_dtype()  # a model may be moved after it was loaded
 
     def new_store(self, number: int) -> CodeStore:
         return CodeStore(self, number)

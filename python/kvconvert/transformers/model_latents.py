@@ -85,7 +85,7 @@ class ModelLatents(ModelParts):
 
     def __init__(self, decoder: torch.nn.Module, checkpoint: LatentCheckpoint, exact_step: bool = False):
         super().__init__(decoder, checkpoint, exact_step)
-        self.check_dtype("latents")
+        self.check_dtype()
         weight = self.attention(0).q_proj.weight if hasattr(self.attention(0), "q_proj") else next(decoder.parameters())
         self._options = (next(decoder.parameters()).dtype, weight.device)  # of a quantised weight: another dtype
         self._taps: dict[int, list] = {layer: self._open_taps(layer) for layers in self.stores for layer in layers}
@@ -98,6 +98,7 @@ class ModelLatents(ModelParts):
 
     def begin_pass(self, cached: bool) -> None:
         if cached:
+            self.check_dtype()
             self._check_projections()
         for taps in self._taps.values():
             for tap in taps:

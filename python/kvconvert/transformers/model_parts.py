@@ -60,10 +60,11 @@ class ModelParts:
     def attention(self, layer: int) -> torch.nn.Module:
         return self.decoder.layers[layer].self_attn
 
-    def check_dtype(self, what: str) -> None:
+    def check_dtype(self) -> None:
+        """Raises ConversionError for numbers that operators do not take."""
         dtype = next(self.decoder.parameters()).dtype
         if dtype not in _DTYPES:
-            raise ConversionError(f"{self.checkpoint.path}: {what} of {str(dtype).removeprefix('torch.')} keys and values, expected "
+            raise ConversionError(f"{self.checkpoint.path}: {self.checkpoint.stored} of {str(dtype).removeprefix('torch.')} keys and values, expected "
                                   "float32, bfloat16 or float16; pass dtype=torch.float32")
 
     @staticmethod

@@ -187,6 +187,18 @@ class RefusalsTest(Case):
         edit_config(directory, lambda config: config["kvconvert"]["plan"]["fused"][0].update(key_sources=[0, 7]))
         self.refused(directory, r"config.json: kvconvert.plan.fused: layer 6 reads \[0, 7\], expected plain layers below it")
 
+        for source in (1.5, "1", True, float("inf")):
+            directory = copy_of(latent(*FUSED, exact=()))
+            edit_config(directory, lambda config: config["kvconvert"]["plan"]["fused"][0]["key_sources"].__setitem__(0, source))
+            self.refused(directory, f"config.json: kvconvert.plan: .*key_sources is {source!r}, expected a whole number")
+
+    def test_head_maps_that_do_not_fit(self):
+        for heads, words in (([0], "the length of value_heads"), (["x", "y"], "value_heads is 'x'"), ([0, 2] * 2, "value_heads is 2"),
+                             ("xx", "value_heads")):
+            directory = copy_of(latent(*HeadMapTest.OPTIONS, exact=()))
+            edit_config(directory, lambda config: config["kvconvert"]["plan"]["fused"][0].update(value_sources=[0], value_heads=heads))
+            self.refused(directory, f"config.json: kvconvert.plan: .*{words}")
+
     def test_damaged_factors(self):
         directory = copy_of(latent(*FUSED, exact=()))
         path = directory / "model.safetensors"

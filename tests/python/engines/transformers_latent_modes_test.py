@@ -185,6 +185,13 @@ class RefusalsTest(Case):
         pairs = latent("--method", "minicache", "--force", exact=())
         self.refused(pairs, "config.json: method minicache: kvrun alone runs paired, plain layers; .*pca, xkv-static, palu")
 
+    def test_blocks_of_no_tokens(self):
+        directory = copy_of(latent(*PCA))
+        for count in (0, None, "8", 1.5, 2**70):
+            edit_config(directory, lambda config: config["kvconvert"]["plan"]["policy"].update(block_tokens=count))
+            with self.assertRaisesRegex(kvconvert.ConversionError, f"policy.block_tokens is {count!r}, expected a whole number"):
+                load(directory)
+
     def test_adapters_of_projections_that_latents_do_not_read(self):
         class Adapter(torch.nn.Module):
             def __init__(self, base):
@@ -196,7 +203,7 @@ class RefusalsTest(Case):
 
         ids = torch.arange(20, 40)[None]
         for method, options in FamiliesTest.METHODS.items():
-            model = load(latent("--method", method, *options))
+            model = load(latent("--method", method, *options, exact=() if method == "palu" else EXACT))
             attention, before = model.get_decoder().layers[5].self_attn, model(ids).logits
             attention.q_proj = Adapter(attention.q_proj)
             self.assertFalse(torch.equal(model(ids).logits, before))

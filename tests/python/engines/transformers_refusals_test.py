@@ -77,11 +77,31 @@ class RefusalsTest(unittest.TestCase):
             self.load(directory)
 
     def test_plan_with_counts_that_are_none(self):
-        for name, count in (("window_tokens", -32), ("sink_tokens", "4")):
+        for name, count in (("window_tokens", -32), ("sink_tokens", "4"), ("window_tokens", True), ("window_tokens", 2**70)):
             directory = copy_of(self.directory)
             edit_config(directory, lambda config: config["kvconvert"]["plan"]["policy"].update({name: count}))
             with self.refused(f"config.json: kvconvert.plan.policy.{name} is {count!r}, expected a number of tokens"):
                 self.load(directory)
+
+    def test_plans_of_other_values(self):
+        directory = copy_of(self.directory)
+        edit_config(directory, lambda config: config["kvconvert"]["plan"]["policy"].update(prefill="x"))
+        with self.refused("config.json: kvconvert.plan: .*policy.prefill is 'x', expected 'exact' or"):
+            self.load(directory)
+        directory = copy_of(self.directory)
+        edit_config(directory, lambda config: config["kvconvert"].update(family="qwen2"))
+        with self.refused("config.json: model_type is 'kvconvert_llama', expected 'kvconvert_qwen2'"):
+            self.load(directory)
+        edit_config(directory, lambda config: config.update(model_type="qwen2"))
+        with self.refused("config.json: model_type is 'qwen2', expected 'kvconvert_qwen2'"):
+            kvconvert.load(directory)
+
+    def test_tensors_that_are_missing(self):
+        directory = copy_of(self.directory)
+        path = directory / "model.safetensors"
+        path.write_bytes(path.read_bytes().replace(b"layers.3.self_attn.q_proj.weight", b"layers.3.self_attn.q_prox.weight", 1))
+        with self.refused(f"{directory}: no file has 1 of the model's tensors, such as model.layers.3.self_attn.q_proj.weight"):
+            self.load(directory)
 
     def test_other_format(self):
         directory = copy_of(self.directory)
@@ -140,9 +160,16 @@ class RefusalsTest(unittest.TestCase):
     def test_numbers_of_64_bits(self):
         with self.refused("config.json: codes of float64 keys and values, expected float32"):
             self.load(self.directory, dtype=torch.float64)
+        with self.refused("config.json: codes of float64 keys and values, expected float32"):
+            self.load(self.directory).double()(self.ids)
         latents = convert(REFERENCE, "--method", "palu", "--rank", "0.5", "--num-sequences", "8", exact=())
         with self.refused("config.json: latents of float64 keys and values, expected float32"):
             self.load(latents, dtype=torch.float64)
+
+    def test_inputs_without_rows(self):
+        for options, words in (({}, "none"), ({"input_ids": self.ids[0]}, r"of shape \(4,\)"), ({"input_ids": self.ids[:0]}, r"of shape \(0, 4\)")):
+            with self.refused(f"input_ids: {words}, expected .batch, tokens."):
+                self.model(**options)
 
     def test_weights_on_no_device(self):
         with torch.device("meta"):
