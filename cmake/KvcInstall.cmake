@@ -29,6 +29,7 @@ foreach(_library IN LISTS _libraries)
   string(REGEX REPLACE "^kvc_" "" _name ${_library})
   set_target_properties(${_library} PROPERTIES EXPORT_NAME ${_name})
 endforeach()
+target_compile_features(kvc_core INTERFACE cxx_std_20)  # of those who include the headers
 if(KVC_SANITIZE)
   target_link_options(kvc_core INTERFACE $<INSTALL_INTERFACE:-fsanitize=address,undefined>)
 endif()

@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import re
 import sys
 
 PROGRAMS = ("kvconvert", "kvcalibrate", "kvfisher", "kvexport", "kvvalidate", "kvrun")
@@ -30,11 +31,25 @@ def path_of(name: str) -> pathlib.Path:
     raise ProgramError(f"{name}: not in {' nor '.join(map(str, folders))}; install the package with pip, or set {BIN}")
 
 
+def _version_beside(lib: pathlib.Path) -> str:
+    """The version of a torch, as its package or LibTorch's archive states it beside the lib directory; empty where there is none."""
+    for name, stated in (("version.py", r"__version__ = ['\"]([^'\"]+)"), ("build-version", r"(\S+)")):
+        file = lib.parent / name
+        found = re.search(stated, file.read_text(encoding="utf-8")) if (lib / "libtorch_cpu.so").is_file() and file.is_file() else None
+        if found:
+            return found[1]
+    return ""
+
+
 def torch_lib() -> str:
     """The directory of torch's libraries: the named one, that of the installed torch, or else the one that the programs were
     built with. Raises ProgramError where none fits."""
     named = os.environ.get(TORCH_LIB)
     if named is not None:
+        found = _version_beside(pathlib.Path(named))
+        if not found.startswith(TORCH):
+            raise ProgramError(f"{TORCH_LIB}={named}: torch {found or 'none'}, expected the lib directory of a torch {TORCH}x; name that, or "
+                               "unset it")
         return named
     spec = importlib.util.find_spec("torch")
     found = importlib.metadata.version("torch") if spec else "none"
