@@ -10,6 +10,7 @@ from safetensors import safe_open
 PARTS = {"both": 0, "keys": 1, "values": 2}
 _MOST_PLACES = 1 << 16  # layers, heads, channels of a head: more than any model has, and few enough to count to
 MOST_NUMBERS = 1 << 31  # of a latent, or of a block's coefficients
+_NUMBERS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class ConversionError(ValueError):
@@ -142,10 +143,12 @@ class TensorFiles:
         fits = len(tensor.shape) == len(shape) and all(b is None or a == b for a, b in zip(tensor.shape, shape))
         if not fits:
             raise ConversionError(f"{path}: {name} has shape {tuple(tensor.shape)}, expected {shape}; export again")
+        if tensor.dtype not in (_NUMBERS if dtype is not None else (*_NUMBERS, torch.int8)):
+            raise ConversionError(f"{path}: {name} is of {tensor.dtype}, expected torch.float32, bfloat16 or float16, and for codes int8; "
+                                  "export again")
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise ConversionError(f"{path}: {name} has a number that is not finite; export again")
         return tensor.clone() if dtype is None else tensor.to(dtype, copy=True)
-
 
     def get_matrix(self, name: str, shape: tuple[int, int], axis: int) -> torch.Tensor:
         """A matrix of float32 numbers, or of 8-bit codes with one scale per index of `axis` (model/coefficient_codes.h)."""

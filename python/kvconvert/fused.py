@@ -122,7 +122,8 @@ class FusedCheckpoint(ConvertedCheckpoint):
             return None
         with self.reading_plan():
             shape = (len(self._sources(layer, part)), self.num_kv_heads)
-            whole_number(f"the length of {name} of layer {layer}", len(heads), shape[0] * shape[1], shape[0] * shape[1])
+            if len(heads) != shape[0] * shape[1]:
+                raise TypeError(f"{name} of layer {layer} has {len(heads)} heads, expected {shape[0] * shape[1]}")
             return torch.tensor([whole_number(name, head, 0, self.num_kv_heads - 1) for head in heads], device="cpu").view(shape)
 
     def fusion(self, layer: int, part: str, num_turned: int) -> Fusion:

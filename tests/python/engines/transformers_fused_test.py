@@ -193,8 +193,8 @@ class RefusalsTest(Case):
             self.refused(directory, f"config.json: kvconvert.plan: .*key_sources is {source!r}, expected a whole number")
 
     def test_head_maps_that_do_not_fit(self):
-        for heads, words in (([0], "the length of value_heads"), (["x", "y"], "value_heads is 'x'"), ([0, 2] * 2, "value_heads is 2"),
-                             ("xx", "value_heads")):
+        for heads, words in (([0], "value_heads of layer . has 1 heads, expected 2"), (["x", "y"], "value_heads is 'x'"),
+                             ([0, 2], "value_heads is 2"), ("xx", "value_heads is 'x'")):
             directory = copy_of(latent(*HeadMapTest.OPTIONS, exact=()))
             edit_config(directory, lambda config: config["kvconvert"]["plan"]["fused"][0].update(value_sources=[0], value_heads=heads))
             self.refused(directory, f"config.json: kvconvert.plan: .*{words}")

@@ -122,6 +122,18 @@ class RefusalsTest(unittest.TestCase):
         with self.refused("model.safetensors: kvconvert.coded.0.steps has a number that is not finite"):
             self.load(directory)
 
+    def test_factors_of_other_types(self):
+        directory = copy_of(self.directory)
+        edit_config(directory, lambda config: config["kvconvert"].pop("factors_sha256"))
+        path = directory / "model.safetensors"
+        data, places = bytearray(path.read_bytes()), (b'"dtype":"F32"', b'"dtype":"I32"')
+        entry = data.index(b'"kvconvert.coded.0.steps"')
+        place = data.index(places[0], entry)
+        data[place : place + len(places[0])] = places[1]
+        path.write_bytes(data)
+        with self.refused("model.safetensors: kvconvert.coded.0.steps is of torch.int32, expected torch.float32"):
+            self.load(directory)
+
     def test_attention_of_another_name(self):
         for name in ("eager", "sdpa"):
             with self.refused(f"attn_implementation '{name}'"):
@@ -167,7 +179,7 @@ class RefusalsTest(unittest.TestCase):
             self.load(latents, dtype=torch.float64)
 
     def test_inputs_without_rows(self):
-        for options, words in (({}, "none"), ({"input_ids": self.ids[0]}, r"of shape \(4,\)"), ({"input_ids": self.ids[:0]}, r"of shape \(0, 4\)")):
+        for options, words in (({}, "none"), ({"input_ids": self.ids[0]}, r"of shape \(5,\)"), ({"input_ids": self.ids[:0]}, r"of shape \(0, 5\)")):
             with self.refused(f"input_ids: {words}, expected .batch, tokens."):
                 self.model(**options)
 
