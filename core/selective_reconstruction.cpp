@@ -3,21 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "core/error.h"
 #include "core/parse_number.h"
+#include "core/settings_text.h"
 
 namespace kvc {
 namespace {
 
 constexpr std::int64_t kMostChunkTokens = std::int64_t{1} << 20;  // of a chunk
 
-std::int64_t number(const std::string& setting, const std::string& text, std::int64_t least,
-                    std::int64_t most) {
+std::int64_t number(const TextSetting& setting, std::int64_t least, std::int64_t most) {
   std::int64_t value = 0;
-  KVC_CHECK_USAGE(parse_number(text, value) && value >= least && value <= most,
-                  "--selective {}: expected {} to {}", setting, least, most);
+  KVC_CHECK_USAGE(parse_number(setting.value, value) && value >= least && value <= most,
+                  "--selective {}={}: expected {} to {}", setting.key, setting.value, least, most);
   return value;
 }
 
@@ -30,23 +29,16 @@ std::int64_t SelectiveReconstruction::new_outliers(std::int64_t latents, std::in
 }
 
 SelectiveReconstruction parse_selective(const std::string& text) {
+  constexpr std::int64_t kAll = SelectiveReconstruction::kAllChunks;
   SelectiveReconstruction selective;
-  std::istringstream settings(text);
-  for (std::string setting; std::getline(settings, setting, ',');) {
-    const std::size_t equals = std::min(setting.find('='), setting.size());
-    const std::string key = setting.substr(0, equals);
-    const std::string value = setting.substr(std::min(equals + 1, setting.size()));
-    if (key == "chunks") {
-      selective.chunks = value == "all"
-                             ? SelectiveReconstruction::kAllChunks
-                             : number(setting, value, 1, SelectiveReconstruction::kAllChunks);
-    } else if (key == "outliers") {
-      selective.outlier_chunks = number(setting, value, 0, SelectiveReconstruction::kAllChunks);
-    } else if (key == "chunk") {
-      selective.chunk_tokens = number(setting, value, 1, kMostChunkTokens);
+  for (const TextSetting& setting :
+       parse_settings("--selective", text, {"chunks", "outliers", "chunk"})) {
+    if (setting.key == "chunks") {
+      selective.chunks = setting.value == "all" ? kAll : number(setting, 1, kAll);
+    } else if (setting.key == "outliers") {
+      selective.outlier_chunks = number(setting, 0, kAll);
     } else {
-      fail_usage("--selective {}: unknown setting '{}'; known: chunks, outliers, chunk", setting,
-                 key);
+      selective.chunk_tokens = number(setting, 1, kMostChunkTokens);
     }
   }
   return selective;

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/parse_number.h"
+#include "core/settings_text.h"
 
 namespace kvc {
 namespace {
@@ -115,7 +116,7 @@ const Setting kSettings[] = {
 // Columns are what TokenPolicy's functions of these names say.
 struct PolicyRow {
   std::string_view name;
-  std::string_view keys;  // of its settings, separated by commas
+  std::string_view keys;  // of its settings, separated by commas; empty: it has none
   TokenPolicy defaults;
   bool is_running = false, has_scores = false, keeps_last = false, narrows = false,
        prunes_channels = false;
@@ -159,27 +160,12 @@ const Setting& setting_of(std::string_view key) {
                        [key](const Setting& setting) { return setting.key == key; });
 }
 
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(separator, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
+void read_settings(std::string_view text, const PolicyRow& row, TokenPolicy& policy) {
+  const auto keys = row.keys.empty() ? std::vector<std::string_view>() : split(row.keys, ',');
+  for (const auto& [key, value] :
+       parse_settings(fmt::format("--policy {}", row.name), text, keys)) {
+    setting_of(key).read({row.name, key, value}, policy);
   }
-  return parts;
-}
-
-void read_setting(std::string_view text, const PolicyRow& row, TokenPolicy& policy) {
-  const std::size_t equals = text.find('=');
-  const std::string_view key = text.substr(0, equals);
-  const std::vector<std::string_view> keys = split(row.keys, ',');
-  const bool known = !key.empty() && std::find(keys.begin(), keys.end(), key) != keys.end();
-  KVC_CHECK_USAGE(known && equals != std::string_view::npos,
-                  "--policy {}: unknown setting '{}'; {}", row.name, text,
-                  row.keys.empty()
-                      ? "it has none"
-                      : fmt::format("expected key=value of {}", fmt::join(keys, ", ")));
-  setting_of(key).read({row.name, key, text.substr(equals + 1)}, policy);
 }
 
 void check_room(const TokenPolicy& policy) {
@@ -223,9 +209,7 @@ TokenPolicy parse_token_policy(const std::string& text) {
     }
     TokenPolicy policy = row.defaults;
     if (colon != std::string::npos) {
-      for (const std::string_view setting : split(std::string_view(text).substr(colon + 1), ',')) {
-        read_setting(setting, row, policy);
-      }
+      read_settings(std::string_view(text).substr(colon + 1), row, policy);
     }
     check_room(policy);
     return policy;

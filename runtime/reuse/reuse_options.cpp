@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <functional>
-#include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "core/enum_names.h"
 #include "core/error.h"
 #include "core/parse_number.h"
+#include "core/settings_text.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/reuse/faiss_match.h"
 
@@ -92,22 +93,12 @@ std::string to_string(Retention retention) { return name_of(kRetentions, retenti
 
 void parse_reuse(const std::string& text, ReuseOptions& options) {
   const std::vector<ReuseSetting> known = settings(options);
-  std::istringstream words(text);
-  for (std::string word; std::getline(words, word, ',');) {
-    const std::size_t equals = word.find('=');
-    const std::string key = word.substr(0, equals);
-    const auto setting = std::find_if(known.begin(), known.end(),
-                                      [&](const ReuseSetting& row) { return row.key == key; });
-    if (setting == known.end()) {
-      std::vector<std::string> keys;
-      for (const ReuseSetting& row : known) {
-        keys.push_back(row.key);
-      }
-      fail_usage("--reuse {}: unknown setting '{}'; known: {}", word, key, fmt::join(keys, ", "));
-    }
-    KVC_CHECK_USAGE(equals != std::string::npos && equals + 1 < word.size(),
-                    "--reuse {}: expected {}=VALUE", word, key);
-    setting->set(word.substr(equals + 1));
+  std::vector<std::string_view> keys;
+  for (const ReuseSetting& setting : known) {
+    keys.push_back(setting.key);
+  }
+  for (const auto& [key, value] : parse_settings("--reuse", text, keys)) {
+    std::ranges::find(known, key, &ReuseSetting::key)->set(std::string(value));
   }
   KVC_CHECK_USAGE(options.match == TokenSearch::kExact || has_faiss(),
                   "--reuse match={}: this build has no FAISS; use match=exact, or install "

@@ -134,7 +134,7 @@ class Reuse(ProgramTest):
         ids = self.ids(1)
         model = (STORIES, "--ids", ids)
         for words, more in ((("--reuse", "needs --donors"), ("--reuse", "hot=1")),
-                            (("unknown setting", "known:"), ("--donors", self.donors, "--reuse", "warm=1")),
+                            (("unknown setting", "expected key=value of"), ("--donors", self.donors, "--reuse", "warm=1")),
                             (("--logits",), ("--donors", self.donors, "--logits", self.directory / "x")),
                             (("--policy",), ("--donors", self.donors, "--policy", "snapkv:budget=0.5")),
                             (("retention=all",), ("--donors", self.donors, "--kv-dtype", "int8"))):

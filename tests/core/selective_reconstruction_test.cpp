@@ -14,8 +14,9 @@ TEST(SelectiveReconstruction, SettingsRoundTrip) {
   for (const char* text : {"chunks=all,outliers=0,chunk=4", "chunks=1,outliers=7,chunk=16"}) {
     EXPECT_EQ(to_string(parse_selective(text)), text);
   }
-  for (const char* text : {"chunks=0", "chunks=", "chunks=1.5", "outliers=-1", "chunk=0",
-                           "chunk=all", "chunks", "tokens=4", ",chunks=2"}) {
+  for (const char* text :
+       {"chunks=0", "chunks=", "chunks=1.5", "outliers=-1", "chunk=0", "chunk=all", "chunks",
+        "tokens=4", ",chunks=2", "chunks=2,", "chunks=2,chunks=2"}) {
     EXPECT_THROW(parse_selective(text), UsageError) << text;
   }
   EXPECT_THAT(error_of([] { parse_selective("rank=3"); }), HasSubstr("chunks, outliers, chunk"));
