@@ -78,11 +78,11 @@ class Runner:
         command = [self.arguments.kvrun, self.arguments.model, "--tokenize", path]
         return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
-    def run(self, ids, new_tokens, *more):
+    def run(self, ids, new_tokens, *more, warm_up=True):
         path = self.directory / "ids.json"
         path.write_text(json.dumps(ids))
         command = [self.arguments.kvrun, self.arguments.model, "--ids", path, "--max-new-tokens", new_tokens, "--json",
-                   "--quiet", "--ignore-eos", "--warm-up", "--threads", self.arguments.threads, *more]
+                   "--quiet", "--ignore-eos", *(["--warm-up"] if warm_up else []), "--threads", self.arguments.threads, *more]
         if self.arguments.dtype:
             command += ["--dtype", self.arguments.dtype]
         return json.loads(subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE).stdout)
@@ -91,7 +91,7 @@ class Runner:
         """A store that holds this prompt alone."""
         store = self.directory / f"donors-{abs(hash(tuple(ids)))}"
         if store not in self.stored:
-            self.run(ids, 1, "--donors", store, "--reuse", "min-tokens=1")
+            self.run(ids, 1, "--donors", store, "--reuse", "min-tokens=1", warm_up=False)
             self.stored.add(store)
         return store
 

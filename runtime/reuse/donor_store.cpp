@@ -70,6 +70,13 @@ std::vector<StoredFile> files_with(const fs::path& directory, const char* ending
   return files;
 }
 
+// True for entries and those that are being written; the store removes no other files of its directory.
+bool has_entry_name(const StoredFile& file) {
+  const std::string name = file.path.stem().string();
+  return name.size() == kNameDigits &&
+         name.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
 bool is_there(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error);
@@ -185,7 +192,9 @@ void DonorStore::store(const DonorPrompt& prompt) {
 // Under the lock: what else is partial was left by a process that ended.
 void DonorStore::write(const std::string& name, const DonorPrompt& prompt) {
   for (const StoredFile& left : files_with(directory_, kPartial)) {
-    fs::remove(left.path);
+    if (has_entry_name(left)) {
+      fs::remove(left.path);
+    }
   }
   const std::int64_t bytes = most_bytes(prompt);
   KVC_CHECK(bytes <= limit_, "it takes {} bytes, the store is limited to {}; raise size in --reuse",
@@ -193,6 +202,7 @@ void DonorStore::write(const std::string& name, const DonorPrompt& prompt) {
   const fs::path partial = directory_ / (name + kPartial);
   make_room(bytes);
   write_donor(partial, format_, prompt);
+  fs::permissions(partial, fs::perms::owner_read | fs::perms::owner_write);
   fs::rename(partial, directory_ / (name + kEnding));
   sync_path(directory_, /*is_directory=*/true);
   passed_over_.erase(name);
@@ -201,6 +211,7 @@ void DonorStore::write(const std::string& name, const DonorPrompt& prompt) {
 // Removes entries until `bytes` more fit.
 void DonorStore::make_room(std::int64_t bytes) const {
   std::vector<StoredFile> files = files_with(directory_, kEnding);
+  std::erase_if(files, [](const StoredFile& file) { return !has_entry_name(file); });
   std::sort(files.begin(), files.end(),
             [](const StoredFile& a, const StoredFile& b) { return a.used < b.used; });
   std::int64_t total = bytes;

@@ -1,6 +1,6 @@
 // A directory of prompts with their keys and values, shared by processes. Entries appear by rename, complete
-// and on the disk, and never change; what is damaged or of another model is skipped. The directory is
-// readable by its owner alone, since entries hold what prompts said.
+// and on the disk, and never change; what is damaged or of another model is skipped. Entries are
+// readable by their owner alone, since they hold what prompts said. Files of other names are never removed.
 #pragma once
 
 #include <ATen/ATen.h>

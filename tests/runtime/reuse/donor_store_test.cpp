@@ -114,6 +114,23 @@ TEST(DonorStore, TruncatedEntriesAndOtherFilesArePassedOverOnce) {
   EXPECT_EQ(first_ids(directory.path()), (Ids{1}));
 }
 
+TEST(DonorStore, FilesThatAreNoEntriesStay) {
+  const TemporaryDirectory directory;
+  DonorStore(directory.path(), small_format(), kLarge).store(prompt_of(1));
+  const fs::path entry = entries(directory.path()).at(0);
+  EXPECT_EQ(fs::status(entry).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  const auto bytes = static_cast<std::int64_t>(fs::file_size(entry));
+  for (const char* name : {"model.safetensors", "download.partial"}) {
+    std::ofstream(directory / name) << std::string(static_cast<std::size_t>(2 * bytes), 'x');
+  }
+  std::ofstream(directory / (std::string(32, 'a') + ".partial")) << "left by a process that ended";
+  DonorStore(directory.path(), small_format(), bytes + bytes / 2).store(prompt_of(2));
+  EXPECT_FALSE(fs::exists(entry));
+  EXPECT_TRUE(fs::exists(directory / "model.safetensors"));
+  EXPECT_TRUE(fs::exists(directory / "download.partial"));
+  EXPECT_FALSE(fs::exists(directory / (std::string(32, 'a') + ".partial")));
+}
+
 TEST(DonorStore, ALimitRemovesTheLeastRecentlyUsed) {
   const TemporaryDirectory directory;
   DonorStore(directory.path(), small_format(), kLarge).store(prompt_of(1));
