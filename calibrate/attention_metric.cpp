@@ -75,11 +75,11 @@ void AttentionMetric::add_head(std::int64_t head, const at::Tensor& plain,
                                std::int64_t sink_tokens) {
   const std::int64_t num_tokens = keys.size(0);
   const std::int64_t kv_head = head / (config_.num_heads / config_.num_kv_heads);
+  if (num_tokens < kQueryStride) {
+    return;  // no query is chosen
+  }
   const at::TensorOptions tokens = keys.options().dtype(at::kLong);
   const at::Tensor chosen = at::arange(kQueryStride - 1, num_tokens, kQueryStride, tokens);
-  if (chosen.numel() == 0) {
-    return;
-  }
   const at::Tensor query = queries.index_select(0, chosen);
   const Scores scores = scores_of(config_, query, keys);
   const at::Tensor distance = chosen.unsqueeze(1) - at::arange(num_tokens, tokens);

@@ -93,5 +93,10 @@ int main(int argc, char** argv) {
        .summary = [flags](const auto& path) { return flags->summary(path); },
        .takes_own_latents = [flags] { return flags->covariance; },
        .declare = [flags](CLI::App& app, const kvc::CommonOptions&) { flags->declare(app); },
+       .inputs =
+           [flags] {
+             const std::filesystem::path& conversion = flags->analysis_options.conversion;
+             return conversion.empty() ? kvc::Files() : kvc::Files{conversion};
+           },
        .check = [flags](const kvc::CommonOptions& common) { flags->check(common); }});
 }

@@ -69,8 +69,12 @@ void check(const CLI::App& app, const Request& request) {
 }
 
 // Nothing that is read is replaced, with --force neither.
-void check_apart_from_inputs(const Request& request) {
+void check_apart_from_inputs(const StatisticsProgram& program, const Request& request) {
   std::vector<std::filesystem::path> inputs = request.input.texts.files;
+  if (program.inputs) {
+    const std::vector<std::filesystem::path> own = program.inputs();
+    inputs.insert(inputs.end(), own.begin(), own.end());
+  }
   inputs.insert(inputs.end(), request.add.begin(), request.add.end());
   for (const std::filesystem::path& input : {request.checkpoint, request.input.tokens}) {
     if (!input.empty()) {
@@ -101,7 +105,7 @@ void run(const CLI::App& app, const StatisticsProgram& program, const Request& r
   check(app, request);
   const ComputePlace place = statistics_place(request.device);
   check_output(request.out, request.force);
-  check_apart_from_inputs(request);
+  check_apart_from_inputs(program, request);
   if (!request.add.empty()) {
     program.add(request.add, request.out, request.force);
     return;

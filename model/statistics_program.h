@@ -30,6 +30,8 @@ struct StatisticsProgram {
   std::function<bool()> takes_own_latents{};
   // Adds the program's own options, or empty. Both arguments outlive the run.
   std::function<void(CLI::App&, const CommonOptions&)> declare{};
+  // Files and directories that its own options name, which are read. Empty: none.
+  std::function<std::vector<std::filesystem::path>()> inputs{};
   // UsageError for options that do not go together, before anything is read. Empty: all do.
   std::function<void(const CommonOptions&)> check{};
 };

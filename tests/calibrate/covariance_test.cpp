@@ -88,6 +88,15 @@ TEST_P(CovarianceTest, RunsAddUpInAnyOrder) {
   EXPECT_THROW(add_covariances({whole, other}, directory_ / "no.h5", false), Error);
 }
 
+TEST_P(CovarianceTest, SequencesTooShortForAQueryAddNothingToTheMetric) {
+  const auto whole = random_ids(1, 24, 96, 1).front(), part = random_ids(1, 6, 96, 2).front();
+  const auto with = run({part, whole}, "with.h5", 1, true);
+  const auto without = run({whole}, "without.h5", 1, true);
+  for (const char* path : {"/attention/1/key_metric", "/attention/2/value_metric"}) {
+    EXPECT_TRUE(equal_to(read_dataset(with, path), read_dataset(without, path), 1e-12)) << path;
+  }
+}
+
 // What the metric promises: of all queries, the squared change of attention's output when one cached key or
 // value changes a little. Every eighth query stands for eight, so these are the queries compared.
 TEST_P(CovarianceTest, AttentionMetricPredictsHowOutputsMove) {

@@ -232,6 +232,14 @@ class ConvertSettings(ProgramTest):
             for option in ("--group", "--sink"):
                 self.assert_refused({2}, ["--add", option], program, statistics, *out, "--add", "a.h5", "b.h5", option, "3")
 
+    def test_analysis_does_not_replace_the_conversion_it_reads(self):
+        conversion = self.directory / "conversion"
+        conversion.mkdir()
+        (conversion / "conversion.h5").write_bytes(b"")
+        for named in (conversion, conversion / "conversion.h5"):
+            self.assert_refused({1}, [str(conversion)], "kvcalibrate", STORIES, "--analyze", "--conversion", named, "--out", conversion, "--force")
+        self.assertTrue((conversion / "conversion.h5").exists())
+
     def test_a_basis_that_the_runtime_refuses_is_not_forced(self):
         self.assert_refused({1}, ["--recompress-every 64", "or more"], "kvconvert", STORIES, "--method", "xkv", "--group", "2", "--kept-ratio", "0.7",
                             "--context", "512", "--later", "new-segment", "--recompress-every", "64", "--force", "--no-validate", "--out",
