@@ -114,8 +114,8 @@ void chat(const RunOptions& options) {
                   "--chat cannot be combined with --num-samples");
   KVC_CHECK_USAGE(options.generate.prefill_tokens == 0,
                   "--chat cannot be combined with --prefill-tokens; a turn is read as a whole");
-  KVC_CHECK_USAGE(options.ids.empty() && options.logits.empty() && options.tokenize.empty(),
-                  "--chat cannot be combined with --ids, --logits or --tokenize");
+  KVC_CHECK_USAGE(options.ids.empty() && options.logits.empty(),
+                  "--chat cannot be combined with --ids or --logits");
   KVC_CHECK_USAGE(options.prompt.empty() || options.prompt_file.empty(),
                   "--prompt and --prompt-file exclude each other");
   const Tokenizer tokenizer = Tokenizer::load(options.model);

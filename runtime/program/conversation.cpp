@@ -47,14 +47,17 @@ void Conversation::write(const std::vector<std::int64_t>& prompt,
                          Answer& answer) {
   Continuation continuation(tokenizer_, prompt, options_.stop);
   const std::vector<std::int64_t>& stops = options_.generate.stop_ids;
-  while (static_cast<std::int64_t>(answer.tokens.size()) < options_.generate.max_new_tokens) {
+  const auto is_full = [&] {
+    return static_cast<std::int64_t>(answer.tokens.size()) >= options_.generate.max_new_tokens;
+  };
+  while (!is_full()) {
     answer.interrupted = stopped();
     if (answer.interrupted) break;
     const std::int64_t token = sequence_->next();
     if (std::find(stops.begin(), stops.end(), token) != stops.end()) break;
     answer.tokens.push_back(token);
     show(continuation.push(token));
-    if (continuation.stopped()) break;
+    if (continuation.stopped() || is_full()) break;  // a later turn reads the last token
     sequence_->append();
   }
   show(continuation.finish());

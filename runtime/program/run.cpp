@@ -69,6 +69,23 @@ void check(const RunOptions& options) {
       options.plan ? "--plan" : "--warm-up");
 }
 
+// Options that would have no effect.
+void check_used(const RunOptions& options) {
+  KVC_CHECK_USAGE(
+      options.tokenize.empty() ||
+          (options.prompt.empty() && options.prompt_file.empty() && options.ids.empty() &&
+           !options.chat && !options.plan && options.logits.empty()),
+      "--tokenize prints a text's ids and stops; leave out --prompt, --prompt-file, "
+      "--ids, --chat, --plan and --logits");
+  KVC_CHECK_USAGE(!options.plan || (options.logits.empty() && !options.warm_up),
+                  "--plan generates nothing; leave out --logits and --warm-up");
+  const SamplingRequest& sampling = options.sampling;
+  KVC_CHECK_USAGE(sampling.sample || sampling.temperature ||
+                      !(sampling.top_k || sampling.top_p || sampling.min_p),
+                  "--top-k, --top-p and --min-p choose among tokens that are drawn; add "
+                  "--temperature or --sample");
+}
+
 void print_ids(const RunOptions& options) {
   const Tokenizer tokenizer = Tokenizer::load(options.model);
   print_now(Json(tokenizer.encode(read_prompt_text(options.tokenize))).dump() + "\n");
@@ -196,11 +213,16 @@ void generate_and_print(const Runner& runner, const RunOptions& options, const P
 
 void run(const RunOptions& given) {
   check(given);
+  check_used(given);
   if (!given.tokenize.empty()) {
     return print_ids(given);
   }
   RunOptions options = given;
   parse_reuse(given.reuse, options.engine.reuse);
+  KVC_CHECK_USAGE(
+      !options.warm_up || options.engine.reuse.donors.empty() || !options.engine.reuse.store,
+      "--warm-up with --donors: the run would reuse what the untimed one stored; leave "
+      "one out, or add --reuse store=off");
   options.generate.sampling = resolve(given.sampling, given.model);
   options.generate.stopped = is_interrupted;
   options.engine.time_parts = given.stats || given.json;
@@ -217,7 +239,11 @@ void run(const RunOptions& given) {
   }
   std::optional<OutputFile> logits;  // opened before the work, so that a refusal comes at once
   if (!options.logits.empty()) {
-    check_apart(options.logits, options.model, "--logits");
+    for (const auto* input : {&options.model, &options.ids, &options.prompt_file}) {
+      if (!input->empty()) {
+        check_apart(options.logits, *input, "--logits");
+      }
+    }
     logits.emplace(options.logits, options.force);
     options.generate.all_logits = true;
   }

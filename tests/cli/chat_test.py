@@ -20,8 +20,8 @@ class Chat(ProgramTest):
         shutil.copytree(STORIES, self.model)
         (self.model / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
 
-    def chat(self, lines, *arguments, model=None, code=0):
-        process = subprocess.run(command("kvrun", model or self.model, "--chat", "--max-new-tokens", "12", *arguments), input=lines,
+    def chat(self, lines, *arguments, model=None, code=0, new_tokens=12):
+        process = subprocess.run(command("kvrun", model or self.model, "--chat", "--max-new-tokens", str(new_tokens), *arguments), input=lines,
                                  capture_output=True, text=True, timeout=240)
         self.assertEqual(process.returncode, code, process.stderr)
         return process
@@ -46,8 +46,16 @@ class Chat(ProgramTest):
         first, second = map(json.loads, self.chat("Hi\n\nAnd you?\n/exit\nnever\n", "--json").stdout.splitlines())
         self.assertEqual(first["tokens"], self.continuation("u: Hi\na:"))
         self.assertEqual(second["tokens"], self.continuation("u: Hi\na:" + first["text"] + "\nu: And you?\na:"))
-        self.assertEqual(second["kv"]["tokens"], second["prompt_tokens"] + len(second["tokens"]))
+        self.assertEqual(second["kv"]["tokens"], second["prompt_tokens"] + len(second["tokens"]) - 1)  # a later turn would read the last
         self.assertLess(second["read_tokens"], second["prompt_tokens"] - first["prompt_tokens"])
+
+    def test_an_answer_may_fill_the_memory(self):
+        prompt = json.loads(self.chat("", "--prompt", "Hi", "--json").stdout)["prompt_tokens"]
+        page, bytes_per_token = 16, 1280
+        limits = ("--ignore-eos", "--memory", page * bytes_per_token, "--page-tokens", page)
+        answer = self.chat("", "--prompt", "Hi", "--json", *map(str, limits), new_tokens=page + 1 - prompt)
+        self.assertEqual(len(json.loads(answer.stdout)["tokens"]), page + 1 - prompt)
+        self.chat("", "--prompt", "Hi", *map(str, limits), new_tokens=page + 2 - prompt, code=1)
 
     def test_ends_at_any_of_the_end_tokens(self):
         free = json.loads(self.chat("", "--prompt", "Hi", "--json").stdout)["tokens"]

@@ -83,6 +83,16 @@ class Generation(ProgramTest):
         for flag, value in (("--min-p", "1.5"), ("--min-p", "-0.1"), ("--repetition-penalty", "0"), ("--repetition-penalty", "1e-60"),
                             ("--top-p", "0"), ("--top-k", "-1"), ("--temperature", "nan"), ("--num-samples", "0"), ("--prefill-chunk", "-1"), ("--stop", "")):
             self.assert_refused({2}, [flag], "kvrun", STORIES, *GREEDY, flag, value)
+        for option in (("--top-k", "3"), ("--top-p", "0.5"), ("--min-p", "0.3")):
+            self.assert_refused({2}, [option[0], "add --temperature or --sample"], "kvrun", STORIES, *GREEDY, *option)
+        ids, out = self.directory / "ids.json", self.directory / "logits"
+        ids.write_text("[1, 2, 3]", encoding="ascii")
+        for more in (("--logits", out), ("--warm-up",)):
+            self.assert_refused({2}, [more[0], "--plan generates nothing"], "kvrun", STORIES, "--ids", ids, "--plan", *more)
+        for more in (("--prompt", "x"), ("--ids", ids), ("--chat",), ("--plan",), ("--logits", out)):
+            self.assert_refused({2}, [more[0], "--tokenize prints"], "kvrun", STORIES, "--tokenize", ids, *more)
+        self.assert_refused({1}, ["ids.json", "--logits"], "kvrun", STORIES, "--ids", ids, "--logits", ids, "--force")
+        self.assertEqual(ids.read_text(encoding="ascii"), "[1, 2, 3]")
         self.assert_refused({2}, ["--num-samples"], "kvrun", STORIES, "--chat", "--prompt", "x", "--num-samples", "2")
         for flag in ("--plan", "--warm-up"):
             self.assert_refused({2}, [flag, "--chat"], "kvrun", STORIES, "--chat", "--prompt", "x", flag)

@@ -136,6 +136,7 @@ class Reuse(ProgramTest):
         for words, more in ((("--reuse", "needs --donors"), ("--reuse", "hot=1")),
                             (("unknown setting", "expected key=value of"), ("--donors", self.donors, "--reuse", "warm=1")),
                             (("--logits",), ("--donors", self.donors, "--logits", self.directory / "x")),
+                            (("--warm-up", "store=off"), ("--donors", self.donors, "--warm-up")),
                             (("--policy",), ("--donors", self.donors, "--policy", "snapkv:budget=0.5")),
                             (("retention=all",), ("--donors", self.donors, "--kv-dtype", "int8"))):
             self.assert_refused((2,), words, "kvrun", *model, *more)
