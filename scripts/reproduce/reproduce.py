@@ -48,7 +48,8 @@ def parse_arguments():
 
 
 def context_of(model):
-    return json.loads((model / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings", 2048)
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    return (config.get("text_config") or config).get("max_position_embeddings", 2048)
 
 
 def slug(name):
@@ -78,9 +79,11 @@ class Rows:
         command = [str(word) for word in (self.options.bin / program, *arguments)]
         print("+", " ".join(command), file=sys.stderr)
         process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
-        if process.returncode != 0:
-            lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
+        lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
+        if process.returncode in (1, 2):
             raise RuntimeError(lines[-1].removeprefix(f"{program}: error: "))
+        if process.returncode != 0:
+            sys.exit(f"{program}: exit code {process.returncode}: {lines[-1]}")
         return process.stdout
 
     def validate(self, candidate, tasks, *options):
@@ -118,9 +121,11 @@ class Rows:
     def row(self, name, settings):
         programs = [self.hash(self.options.bin / program) for program in ("kvconvert", "kvvalidate")]
         weights = sorted(self.options.model.glob("*.safetensors"))
+        others = sorted({*self.options.model.glob("*.json"), *self.options.model.glob("*.jinja"), *self.options.model.glob("*.model"), *self.texts})
         key = {"settings": settings, "tasks": self.tasks(), "length": self.length, "row_length": self.row_length,
                "samples": self.options.samples, "data": [self.hash(path) for path in self.options.data], "model": str(self.options.model.resolve()),
-               "weights": [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in weights], "programs": programs}
+               "weights": [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in weights], "programs": programs,
+               "others": [self.hash(path) for path in others]}
         file = self.options.out / f"{slug(' '.join([name, *(settings if isinstance(settings, list) else [])]))}.json"
         if file.exists():
             kept = json.loads(file.read_text(encoding="utf-8"))
