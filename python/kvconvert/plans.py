@@ -22,9 +22,10 @@ def read_config(directory: str | pathlib.Path) -> dict:
     if not isinstance(conversion, dict) or not isinstance(conversion.get("plan"), dict):
         raise ConversionError(f"{path}: no conversion: it has no kvconvert.plan; run kvconvert first")
     check_format(conversion, path)
-    if config.get("model_type") != f"kvconvert_{family_of(conversion)}":
-        raise ConversionError(f"{path}: model_type is {config.get('model_type')!r}, expected 'kvconvert_{family_of(conversion)}', of "
-                              "kvconvert.family; convert again")
+    family = family_of(conversion)
+    if family is not None and config.get("model_type") != f"kvconvert_{family}":
+        raise ConversionError(f"{path}: model_type is {config.get('model_type')!r}, expected 'kvconvert_{family}', of kvconvert.family; "
+                              "convert again")
     if not isinstance(conversion["plan"].get("layers"), list):
         raise ConversionError(f"{path}: kvconvert.plan has no list of layers; convert again")
     return config
