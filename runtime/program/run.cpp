@@ -223,6 +223,12 @@ void run(const RunOptions& given) {
       !options.warm_up || options.engine.reuse.donors.empty() || !options.engine.reuse.store,
       "--warm-up with --donors: the run would reuse what the untimed one stored; leave "
       "one out, or add --reuse store=off");
+  KVC_CHECK_USAGE(
+      options.engine.reuse.donors.empty() || !options.engine.kv_dtype.starts_with("int") ||
+          !(options.plan || options.engine.memory_bytes),
+      "--kv-dtype {} with --donors: --plan and --memory do not count that a prompt's rows stay "
+      "exact until all layers are read; leave them out, or --kv-dtype",
+      options.engine.kv_dtype);
   options.generate.sampling = resolve(given.sampling, given.model);
   options.generate.stopped = is_interrupted;
   options.engine.time_parts = given.stats || given.json;

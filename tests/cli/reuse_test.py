@@ -138,6 +138,8 @@ class Reuse(ProgramTest):
                             (("--logits",), ("--donors", self.donors, "--logits", self.directory / "x")),
                             (("--warm-up", "store=off"), ("--donors", self.donors, "--warm-up")),
                             (("--policy",), ("--donors", self.donors, "--policy", "snapkv:budget=0.5")),
+                            (("--plan and --memory do not count",), ("--donors", self.donors, "--reuse", "retention=all", "--kv-dtype", "int8",
+                                                                     "--memory", "1GiB")),
                             (("retention=all",), ("--donors", self.donors, "--kv-dtype", "int8"))):
             self.assert_refused((2,), words, "kvrun", *model, *more)
         self.assert_refused((1,), ("not a directory",), "kvrun", *model, "--donors", ids)
