@@ -31,6 +31,9 @@ std::int64_t SelectiveReconstruction::new_outliers(std::int64_t latents, std::in
 SelectiveReconstruction parse_selective(const std::string& text) {
   constexpr std::int64_t kAll = SelectiveReconstruction::kAllChunks;
   SelectiveReconstruction selective;
+  if (text.empty()) {
+    return selective;
+  }
   for (const TextSetting& setting :
        parse_settings("--selective", text, {"chunks", "outliers", "chunk"})) {
     if (setting.key == "chunks") {

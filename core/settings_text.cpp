@@ -21,9 +21,6 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 std::vector<TextSetting> parse_settings(std::string_view subject, std::string_view text,
                                         const std::vector<std::string_view>& known) {
   std::vector<TextSetting> settings;
-  if (text.empty()) {
-    return settings;
-  }
   for (const std::string_view setting : split(text, ',')) {
     const std::size_t equals = setting.find('=');
     const std::string_view key = setting.substr(0, equals);

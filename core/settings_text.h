@@ -10,8 +10,8 @@ struct TextSetting {
   std::string_view key, value;  // of the text that was parsed
 };
 
-// The settings in their order, none of an empty text. UsageError for one that is not "key=value" of a known key, or that is given twice.
-// subject: "--policy snapkv", for messages.
+// The settings in their order, at least one. UsageError for one that is not "key=value" of a known key, or
+// that is given twice. subject: "--policy snapkv", for messages.
 std::vector<TextSetting> parse_settings(std::string_view subject, std::string_view text,
                                         const std::vector<std::string_view>& known);
 

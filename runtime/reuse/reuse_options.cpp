@@ -97,8 +97,10 @@ void parse_reuse(const std::string& text, ReuseOptions& options) {
   for (const ReuseSetting& setting : known) {
     keys.push_back(setting.key);
   }
-  for (const auto& [key, value] : parse_settings("--reuse", text, keys)) {
-    std::ranges::find(known, key, &ReuseSetting::key)->set(std::string(value));
+  if (!text.empty()) {
+    for (const auto& [key, value] : parse_settings("--reuse", text, keys)) {
+      std::ranges::find(known, key, &ReuseSetting::key)->set(std::string(value));
+    }
   }
   KVC_CHECK_USAGE(options.match == TokenSearch::kExact || has_faiss(),
                   "--reuse match={}: this build has no FAISS; use match=exact, or install "

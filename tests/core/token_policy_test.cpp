@@ -57,6 +57,7 @@ TEST(TokenPolicy, RefusesWhatIsNotThere) {
         {"full:budget=3", "it has none"},
         {"h2o:lambda=1", "expected key=value of budget, ring, sink, compress-at"},
         {"h2o:budget", "expected key=value"},
+        {"snapkv:", "expected key=value"},
         {"h2o:budget=9,sink=1,budget=8", "'budget' is given twice"},
         {"h2o:budget=-3", "such as 0.1 or 10%"},
         {"h2o:budget=1.5", "such as 0.1 or 10%"},
