@@ -25,8 +25,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench_generate import ROOT, Peer
-
+ROOT = Path(__file__).resolve().parent.parent
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -67,7 +66,42 @@ def measure_kvrun(arguments, ids_file, weight_dtype):
     result = json.loads(subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE).stdout)
     timing = result["timing"]
     return {"prefill": timing["prefill_tokens_per_second"], "decode": timing["decode_tokens_per_second"],
+            "tokens": result["tokens"],
             "weight_bytes": result["memory"]["weight_bytes"], "kv_bytes": result["memory"]["kv_peak_bytes"]}
+
+
+class Peer:
+    """transformers, loaded once and warm."""
+
+    def __init__(self, model, dtype, threads, device="cpu"):
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        torch.set_num_threads(threads)
+        self.torch = torch
+        self.model = AutoModelForCausalLM.from_pretrained(
+            model, dtype=getattr(torch, dtype), attn_implementation="sdpa").eval().to(device)
+
+    def generate(self, ids, new_tokens):
+        seconds, batch = self.generate_batch([ids], new_tokens)
+        return seconds, batch[0]
+
+    def generate_batch(self, batch, new_tokens):
+        """Of sequences of one length: seconds, and the new tokens of each."""
+        ids = self.torch.tensor(batch, device=self.model.device)
+        start = time.perf_counter()
+        with self.torch.inference_mode():
+            out = self.model.generate(ids, attention_mask=self.torch.ones_like(ids), do_sample=False, min_new_tokens=new_tokens,
+                                      max_new_tokens=new_tokens, pad_token_id=0)
+        tokens = out[:, ids.shape[1]:].tolist()  # waits for a GPU
+        return time.perf_counter() - start, tokens
+
+    def measure(self, ids, new_tokens):
+        prefill, first = self.generate(ids, 1)
+        total, tokens = self.generate(ids, new_tokens)
+        decode = max(total - prefill, 1e-9)
+        return {"prefill": len(ids) / prefill, "decode": (new_tokens - 1) / decode, "tokens": tokens}
 
 
 class LlamaCpp:
@@ -150,6 +184,9 @@ def print_table(rows, rounds):
             for phase in ("decode", "prefill"):
                 ratio = statistics.median(entry[ours][phase] / entry[theirs][phase] for entry in rounds)
                 print(f"{ours} / {theirs}, {phase}: {ratio:.2f}")
+            if "tokens" in rounds[0][theirs]:
+                equal = sum(a == b for a, b in zip(rounds[0][ours]["tokens"], rounds[0][theirs]["tokens"]))
+                print(f"{ours} and {theirs}: {equal} equal tokens")
 
 
 def main():

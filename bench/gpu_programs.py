@@ -24,7 +24,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 TRANSFORMERS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from bench_generate import Peer
+from bench_decode_step import Peer
 peer, result = Peer(sys.argv[2], "bfloat16", int(sys.argv[4]), sys.argv[3]), {}
 for batch, new in json.loads(sys.stdin.read()):
     peer.generate_batch(batch, 4)

@@ -1,12 +1,8 @@
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <type_traits>
 
 #include "core/checksum.h"
+#include "core/file_writer.h"
 #include "core/hdf5.h"
 #include "core/hdf5_handle.h"
 
@@ -182,16 +178,10 @@ void Hdf5Writer::dataset(const std::string& path, const std::string& text) {
 
 void Hdf5Writer::close() {
   const bool flushed = H5Fflush(file_, H5F_SCOPE_GLOBAL) >= 0;
-  std::string reason = flushed ? "" : hdf5_failure_reason();
+  const std::string reason = flushed ? "" : hdf5_failure_reason();
   const bool closed = H5Fclose(std::exchange(file_, -1)) >= 0;
   KVC_CHECK(flushed && closed, "{}: cannot complete the file{}", path_.string(), reason);
-  const int descriptor = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  const bool synced = descriptor >= 0 && fsync(descriptor) == 0;
-  reason = synced ? "" : std::strerror(errno);
-  if (descriptor >= 0) {
-    ::close(descriptor);
-  }
-  KVC_CHECK(synced, "{}: cannot complete the file: {}", path_.string(), reason);
+  sync_path(path_, false);
 }
 
 }  // namespace kvc
