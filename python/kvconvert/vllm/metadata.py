@@ -97,6 +97,7 @@ class PagedMetadataBuilder(AttentionMetadataBuilder[PagedMetadata]):
         self.reorder_batch_threshold = SHORT
         layers = vllm_config.compilation_config.static_forward_context
         self._page_tokens: int = kv_cache_spec.block_size
+        self._most_drafts = getattr(vllm_config.speculative_config, "num_speculative_tokens", None) or 0
         self._open_tiles: OpenTiles | None = layers[layer_names[0]].store.open_tiles
 
     def build(
@@ -107,7 +108,7 @@ class PagedMetadataBuilder(AttentionMetadataBuilder[PagedMetadata]):
             earlier = 0 if self._open_tiles is None else self._open_tiles.each - 1
             batch.kvconvert = build_metadata(batch, earlier, self._page_tokens)
             if batch.kvconvert.num_tokens and self._open_tiles is not None:
-                _find_open_tiles(batch.kvconvert, self._open_tiles)
+                _find_open_tiles(batch.kvconvert, self._open_tiles, self._most_drafts)
         return batch.kvconvert
 
 
@@ -184,15 +185,15 @@ def _find_older_tiles(batch: PagedMetadata, s: Sequence, earlier: list[int], til
     return [place.number for place in old]
 
 
-def _find_open_tiles(batch: PagedMetadata, open_tiles: OpenTiles) -> None:
-    """Where the step's open tiles are kept, and which of its tokens are."""
+def _find_open_tiles(batch: PagedMetadata, open_tiles: OpenTiles, most_drafts: int) -> None:
+    """Where the step's open tiles are kept, and which of its tokens are. most_drafts: of the last tokens, how many may be taken back."""
     open_tiles.begin_step()
     each, earlier = open_tiles.each, batch.earlier_tiles.tolist()
     slots, kept, places, short_tiles = batch.slots_cpu.tolist(), [], [], []
     for s in batch.sequences:
         is_short = s.row < batch.num_short_sequences
-        # What a prompt's next token reads; of short queries every tile, as they are read from there.
-        begin = s.past if is_short else max(s.past, exact_start(s.length - 1, each))
+        # What a prompt's next token reads, also one behind fewer drafts; of short queries every tile, as they are read from there.
+        begin = s.past if is_short else max(s.past, exact_start(max(0, s.length - 1 - most_drafts), each))
         numbers = _find_older_tiles(batch, s, earlier[s.row], slots[s.first] // TILE, open_tiles)
         batch.first_tiles[s.row] = numbers.copy()
         if begin > s.past:  # a later sequence may begin with the tiles whose rows are not kept

@@ -13,22 +13,24 @@ from kvconvert.vllm.families import ARCHITECTURES, CLASS_PREFIX, REFUSED, served
 def model_class(architecture: str) -> type[torch.nn.Module]:
     """vLLM's class `architecture`, with every converted layer's attention replaced."""
     from vllm import ModelRegistry
+    from vllm.v1.worker.gpu_worker import Worker  # also of CPUs' workers
 
     from kvconvert.vllm.install import install_stores
-    from kvconvert.vllm.refusals import refuse_unsupported
+    from kvconvert.vllm.refusals import ONE_LOAD, refuse_reloading, refuse_unsupported
 
     base = ModelRegistry.models[architecture].load_model_cls()
 
     class Served(base):
         def __init__(self, *, vllm_config: Any, prefix: str = "", **kwargs: Any) -> None:
             refuse_unsupported(vllm_config)
+            refuse_reloading(Worker)
             super().__init__(vllm_config=vllm_config, prefix=prefix, **kwargs)
             self.kvconvert_stores = install_stores(self, vllm_config)
             self.kvconvert_loaded = False
 
         def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
             if self.kvconvert_loaded:
-                raise ValueError("kvconvert: factors belong to the weights that were loaded first; restart the engine to serve others")
+                raise ValueError(ONE_LOAD)
             self.kvconvert_loaded = True
             # Factors are read by the stores' checkpoint, which checks them.
             loaded = super().load_weights((n, w) for n, w in weights if not n.startswith("kvconvert."))

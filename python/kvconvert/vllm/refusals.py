@@ -1,5 +1,7 @@
 """What a converted checkpoint cannot be served with. Each error says what was asked for and the way out."""
 
+import functools
+import pathlib
 from typing import Any
 
 from vllm.logger import init_logger
@@ -18,13 +20,16 @@ logger = init_logger(__name__)
 # Drafts that need no cache of their own.
 _DRAFTS_WITHOUT_CACHE = ("ngram", "ngram_gpu", "suffix")
 
+ONE_LOAD = "kvconvert: factors belong to the weights that were loaded first; restart the engine to serve others"
+
 # Those whose loaders fill a model's parameters without its load_weights().
 _FORMATS_WITHOUT_LOADING = ("dummy", "sharded_state", "runai_streamer_sharded", "tensorizer")
 
 
 def refuse_unsupported(vllm_config: Any) -> None:
     """Raises ValueError for the first setting of `vllm_config` that codes do not support."""
-    refuse_conversion(vllm_config.model_config.hf_config)
+    refuse_conversion(vllm_config.model_config.hf_config, _path(vllm_config))
+    _refuse_other_model(vllm_config.model_config, _path(vllm_config))
     _refuse_missing_ops()
     _refuse_device(vllm_config)
     _refuse_cache(vllm_config)
@@ -38,20 +43,20 @@ def refuse_unsupported(vllm_config: Any) -> None:
         )
 
 
-def refuse_conversion(config: Any) -> None:
-    """Raises ValueError for a conversion that vLLM does not run."""
+def refuse_conversion(config: Any, path: pathlib.Path) -> None:
+    """Raises ValueError for a conversion that vLLM does not run. config: of the file `path`."""
     family = config.model_type.removeprefix(PREFIX)
     if family in REFUSED:
         raise ValueError(f"kvconvert: vLLM does not serve {family} from codes: {REFUSED[family]}")
-    plan = (config.kvconvert or {}).get("plan")
+    plan = config.kvconvert.get("plan") if isinstance(config.kvconvert, dict) else None
     if plan is None:
         raise ValueError(
-            "kvconvert: config.json has no kvconvert.plan; convert the checkpoint with kvconvert, or serve the original"
+            f"kvconvert: {path} has no kvconvert.plan; convert the checkpoint with kvconvert, or serve the original"
         )
     try:
-        check_format(config.kvconvert, "config.json")
-        kind = kind_of(plan)
-        with reading("config.json"):
+        check_format(config.kvconvert, path)
+        kind = kind_of(plan, path)
+        with reading(path):
             reason = refusal(kind, config.kvconvert) or kind.why_not_exact(plan, "vLLM")
             unlike = kind.why_unlike_report(plan)
     except ConversionError as error:
@@ -59,6 +64,18 @@ def refuse_conversion(config: Any) -> None:
     _refuse(reason)
     if unlike is not None:
         logger.warning("kvconvert: %s", unlike)
+
+
+def _refuse_other_model(model: Any, path: pathlib.Path) -> None:
+    plan = model.hf_config.kvconvert["plan"]
+    with reading(path):
+        planned = len(plan["layers"]), plan["num_kv_heads"], plan["head_dim"]
+    found = model.hf_text_config.num_hidden_layers, model.get_total_num_kv_heads(), model.get_head_size()
+    if planned != found:
+        raise ValueError(
+            "kvconvert: {}: the plan is for {} layers of {} KV heads of {} channels, the model has {} of {} of {}; convert the checkpoint "
+            "again".format(path, *planned, *found)
+        )
 
 
 def _refuse_missing_ops() -> None:
@@ -78,6 +95,17 @@ def _plan(vllm_config: Any) -> dict:
     return vllm_config.model_config.hf_config.kvconvert["plan"]
 
 
+def _path(vllm_config: Any) -> pathlib.Path:
+    return pathlib.Path(vllm_config.model_config.model) / "config.json"
+
+
+def _reason(vllm_config: Any, why: str, *arguments: Any) -> str | None:
+    """What the plan's kind says why not: of its function `why`."""
+    plan, path = _plan(vllm_config), _path(vllm_config)
+    with reading(path):
+        return getattr(kind_of(plan, path), why)(plan, *arguments)
+
+
 def _refuse_device(vllm_config: Any) -> None:
     device, dtype = vllm_config.device_config.device_type, vllm_config.model_config.dtype
     if device not in ("cpu", "cuda"):
@@ -86,11 +114,10 @@ def _refuse_device(vllm_config: Any) -> None:
         return
     if vllm_config.model_config.enable_sleep_mode:
         raise ValueError("kvconvert: on a GPU sleep mode may discard factors, which nothing restores; remove --enable-sleep-mode")
-    kind = kind_of(_plan(vllm_config))
-    _refuse(kind.why_not_on_gpus(_plan(vllm_config)))
+    _refuse(_reason(vllm_config, "why_not_on_gpus"))
     if dtype not in DTYPES:
         raise ValueError(
-            f"kvconvert: on a GPU {kind.stored} serve bfloat16 and float16, and --dtype is {str(dtype).removeprefix('torch.')}; "
+            f"kvconvert: on a GPU {kind_of(_plan(vllm_config)).stored} serve bfloat16 and float16, and --dtype is {str(dtype).removeprefix('torch.')}; "
             "pass --dtype bfloat16, or serve on the CPU"
         )
 
@@ -128,14 +155,12 @@ def _refuse_parallel(vllm_config: Any) -> None:
             )
     if getattr(parallel, "use_ubatching", False):
         raise ValueError("kvconvert: codes of a step's tokens are stored together; remove --enable-dbo and --ubatch-size")
-    plan, ranks = _plan(vllm_config), parallel.tensor_parallel_size
-    if ranks > 1:
-        _refuse(kind_of(plan).why_not_split(plan, ranks))
+    if parallel.tensor_parallel_size > 1:
+        _refuse(_reason(vllm_config, "why_not_split", parallel.tensor_parallel_size))
 
 
 def _refuse_adapters(vllm_config: Any) -> None:
-    plan = _plan(vllm_config)
-    reason = kind_of(plan).why_not_adapted(plan)
+    reason = _reason(vllm_config, "why_not_adapted")
     if vllm_config.lora_config is not None:
         _refuse(reason)
     if reason is None:
@@ -151,3 +176,19 @@ def _refuse_adapters(vllm_config: Any) -> None:
             f"kvconvert: --quantization {quantization} waits for weights of projections that factors replace; remove the flag, or "
             "convert with --method coded or pca"
         )
+
+
+def refuse_reloading(worker: type) -> None:
+    """A worker's reload_weights() raises ValueError for converted models, before it drops the weights that serve."""
+    reload_weights = worker.reload_weights
+    if hasattr(reload_weights, "refuses"):
+        return
+
+    @functools.wraps(reload_weights)
+    def refusing(self, *arguments: Any, **settings: Any) -> None:
+        if hasattr(self.model_runner.get_model(), "kvconvert_stores"):
+            raise ValueError(ONE_LOAD)
+        reload_weights(self, *arguments, **settings)
+
+    refusing.refuses = True
+    worker.reload_weights = refusing

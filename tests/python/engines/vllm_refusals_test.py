@@ -292,8 +292,20 @@ class Refusals(unittest.TestCase):
         self.assertEqual(alone, [[hold, hold]])
         self.assertEqual(len(pieces), 3)
 
+    def test_plans_of_other_models(self) -> None:
+        for name, value in (("num_key_value_heads", 1), ("head_dim", 64)):
+            other = self.changed(f"other_{name}", lambda config: config.update({name: value}))
+            self.refused(f"{other}/config.json: the plan is for 12 layers of 2 KV heads of 32 channels", model=other)
+
     def test_no_plan(self) -> None:
         self.refused("no kvconvert.plan", model=self.changed("plain", lambda config: config.pop("kvconvert")))
+        self.refused("no kvconvert.plan", model=self.changed("list", lambda config: config.update(kvconvert=[1])))
+
+    def test_damaged_plans_name_the_file(self) -> None:
+        for name, edit in (("coded", lambda plan: plan.pop("coded")), ("null", lambda plan: plan.update(coded=[None])),
+                           ("heads", lambda plan: plan.pop("num_kv_heads")), ("text", lambda plan: plan.update(num_kv_heads="2"))):
+            damaged = self.changed(f"damaged_{name}", lambda config: edit(config["kvconvert"]["plan"]))
+            self.refused(f"{damaged}/config.json: ", "again", model=damaged, tensor_parallel_size=2)
 
 
 if __name__ == "__main__":

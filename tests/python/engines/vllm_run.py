@@ -10,6 +10,7 @@ long          greedy, 300 tokens
 transformers  as `tokens`, by transformers in the same process
 file:PATH     greedy, of a JSON file with `prompts`, lists of token ids, and `new_tokens`
 nll           mean negative log-likelihood of held-out text
+reload        what the engine says to new weights, of the checkpoint's and of kernels' format
 alike         log-probabilities of 16 tokens behind one prompt: of two of three requests at once, and of a later one; the
               engine runs in this process, so that all three are in one step
 """
@@ -65,6 +66,17 @@ def alike(engine: LLM) -> list[list[float]]:
     return [[chosen[token].logprob for chosen, token in zip(o.logprobs, o.token_ids)] for o in outputs[1:]]
 
 
+def reload(engine: LLM) -> list[str]:
+    said = []
+    for settings in ({}, {"is_checkpoint_format": False}):
+        try:
+            engine.collective_rpc("reload_weights", kwargs=settings)
+            said.append("")
+        except Exception as error:  # of the type that the engine's process makes it
+            said.append(str(error))
+    return said
+
+
 def metric(engine: LLM, name: str) -> float:
     return sum(m.value for m in engine.get_metrics() if m.name == name)
 
@@ -76,6 +88,7 @@ def main() -> None:
     engine = LLM(checkpoint, **{**defaults, **json.loads(settings)})
     run = {"tokens": lambda: greedy(engine, 48), "long": lambda: greedy(engine, 300), "nll": lambda: nll(engine)}
     run["alike"] = lambda: alike(engine)
+    run["reload"] = lambda: reload(engine)
     run["again"] = run["tokens"]
     run["transformers"] = lambda: transformers_greedy(engine, checkpoint, 48)
     result = {}

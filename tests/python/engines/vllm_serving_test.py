@@ -168,8 +168,16 @@ class Serving(unittest.TestCase):
         self.assertGreaterEqual(sum(a == b for a, b in zip(short["long"], whole["long"], strict=True)), 10)
 
     def test_drafts_change_nothing(self) -> None:
-        draft = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
-        self.same_tokens(run(head(), "tokens", speculative_config=draft)["tokens"], served()["tokens"])
+        """Twelve are more than a short query has, and are read as prompts are."""
+        for count in (4, 12):
+            draft = {"method": "ngram", "num_speculative_tokens": count, "prompt_lookup_max": 3}
+            self.same_tokens(run(head(), "tokens", speculative_config=draft)["tokens"], served()["tokens"])
+
+    def test_an_engine_refuses_new_weights_and_goes_on(self) -> None:
+        done = run(head(), "reload", "tokens")
+        for refusal in done["reload"]:
+            self.assertIn("restart the engine", refusal)
+        self.same_tokens(done["tokens"], served()["tokens"])
 
     def test_transformers_in_the_same_process(self) -> None:
         both = run(head(), "tokens", "transformers")
