@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/sampler.h"
+
 namespace kvc {
 
 // The most probable continuations of all beams, enough of them that num_beams do not end.
@@ -10,6 +12,7 @@ std::vector<BeamChoice::Continued> BeamChoice::continuations(
     const std::vector<at::Tensor>& rows) const {
   std::vector<at::Tensor> scores;
   for (std::size_t i = 0; i < beams_.size(); ++i) {
+    check_logits(rows[i]);
     scores.push_back(rows[i].log_softmax(-1) + beams_[i].score);
   }
   const at::Tensor all = at::cat(scores).flatten();

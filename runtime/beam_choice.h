@@ -35,7 +35,7 @@ class BeamChoice {
   // One prompt's running texts, best first; initially only the prompt.
   const std::vector<RunningBeam>& beams() const { return beams_; }
   // Chooses the next beams, and those that end; false if nothing can improve. rows[i]: [1, vocab_size] float32
-  // logits behind beam i.
+  // logits behind beam i, as check_logits requires.
   bool advance(const std::vector<at::Tensor>& rows);
   // Best first, at most num_beams; after an interruption also those still running.
   std::vector<FinishedBeam> finished(bool interrupted);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "core/error.h"
@@ -87,6 +88,17 @@ void check(const SamplingOptions& options) {
       options.repetition_penalty);
 }
 
+void check_logits(const at::Tensor& logits) {
+  const at::Tensor row = logits.contiguous();
+  const std::span<const float> values(row.const_data_ptr<float>(),
+                                      static_cast<std::size_t>(row.numel()));
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  KVC_CHECK(std::ranges::all_of(values, [](float x) { return x < kInfinity; }) &&
+                std::ranges::any_of(values, [](float x) { return x > -kInfinity; }),
+            "the model's logits are not finite; does the checkpoint hold NaN or infinity? --dtype "
+            "float32 has the widest range");
+}
+
 Sampler::Sampler(const SamplingOptions& options, std::uint64_t seed,
                  const std::vector<std::int64_t>& prompt)
     : options_(options), generator_(seed) {
@@ -108,14 +120,10 @@ void Sampler::mark(std::int64_t id) {
 }
 
 std::vector<Candidate> Sampler::distribution(const at::Tensor& logits) const {
+  check_logits(logits);
   const at::Tensor row = logits.contiguous();
   const float* first = row.const_data_ptr<float>();
   std::vector<float> values(first, first + row.numel());
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  KVC_CHECK(std::all_of(values.begin(), values.end(), [](float x) { return x < kInfinity; }) &&
-                std::any_of(values.begin(), values.end(), [](float x) { return x > -kInfinity; }),
-            "the model's logits are not finite; does the checkpoint hold NaN or infinity? --dtype "
-            "float32 has the widest range");
   const auto penalty = static_cast<float>(options_.repetition_penalty);
   for (std::size_t id = 0; id < std::min(seen_.size(), values.size()); ++id) {
     if (seen_[id]) {

@@ -23,6 +23,9 @@ struct SamplingOptions {
 // Throws UsageError naming the flag for anything out of range.
 void check(const SamplingOptions& options);
 
+// Error for NaN and infinity, and where all are minus infinity. logits: [vocab_size] float32
+void check_logits(const at::Tensor& logits);
+
 struct Candidate {
   std::int64_t id = 0;
   double weight = 0;  // proportional to its probability

@@ -42,6 +42,8 @@ class Checkpoints(ProgramTest):
                                     ("kvcalibrate", "--analyze")):
                 if program == "kvfisher" or "layers" in tensor:
                     self.assert_refused({1}, (str(checkpoint), *words), program, checkpoint, *flags, *short, "--out", self.directory / "out")
+            for beams in ((), ("--beams", "2")):
+                self.assert_refused({1}, ("logits are not finite",), "kvrun", checkpoint, "--prompt", "Once", "--max-new-tokens", "3", *beams)
 
     def test_truncated_shard(self):
         shard = self.checkpoint / "model.safetensors"
