@@ -131,8 +131,10 @@ std::int64_t CacheForecast::extend(std::int64_t count) {
     const std::int64_t step = std::min(count, std::max<std::int64_t>(1, tokens_until_due()));
     count -= step;
     num_tokens_ += step;
-    for_each(layers_, [&](LayerForecast& layers) { layers.append(step, pass); });
-    for_each(layers_, [&](LayerForecast& layers) { layers.leave(0, pass); });
+    for_each(layers_, [&](LayerForecast& layers) {
+      layers.append(step, pass);
+      layers.leave(0, pass);
+    });
     compress_groups(false, pass);
     for_each(layers_, [&](LayerForecast& layers) { layers.compress(0, pass); });
   }
