@@ -164,16 +164,22 @@ KvCache Engine::new_cache() const { return {plan_, store_options(), policy_}; }
 
 Sequence Engine::new_sequence() const { return Sequence(std::make_unique<KvCache>(new_cache())); }
 
+void check_token_ids(const Engine::Ids& ids, std::int64_t vocab_size) {
+  for (std::size_t sequence = 0; sequence < ids.size(); ++sequence) {
+    for (const std::int64_t id : ids[sequence]) {
+      KVC_CHECK(id >= 0 && id < vocab_size,
+                "sequence {}: token id {} is outside the vocabulary of {}", sequence, id,
+                vocab_size);
+    }
+  }
+}
+
 void Engine::check_call(const std::vector<Sequence*>& sequences, const Ids& ids) const {
   KVC_CHECK(sequences.size() == ids.size() && !ids.empty(), "{} sequences with ids for {}",
             sequences.size(), ids.size());
+  check_token_ids(ids, config().vocab_size);
   for (std::size_t sequence = 0; sequence < ids.size(); ++sequence) {
     KVC_CHECK(!ids[sequence].empty(), "sequence {}: no tokens; pass at least one", sequence);
-    for (const std::int64_t id : ids[sequence]) {
-      KVC_CHECK(id >= 0 && id < config().vocab_size,
-                "sequence {}: token id {} is outside the vocabulary of {}", sequence, id,
-                config().vocab_size);
-    }
     check_coded_length(sequences[sequence]->cache_->num_tokens() +
                        static_cast<std::int64_t>(ids[sequence].size()));
   }

@@ -196,4 +196,7 @@ class Engine {
   std::unique_ptr<PromptReuse> reuse_;  // null: none
 };
 
+// Error for an id that no embedding has.
+void check_token_ids(const Engine::Ids& ids, std::int64_t vocab_size);
+
 }  // namespace kvc

@@ -48,6 +48,7 @@ StepSequences step_sequences(const Engine::Ids& prompts, const GenerateOptions& 
 }
 
 void GpuBatch::read_prompts(std::int64_t chunk, std::int64_t copies) {
+  check_token_ids(sequences_.texts, model_.config.vocab_size);
   const auto step = static_cast<std::size_t>(copies);
   prompt_logits_.resize(prefilled_.size());
   reports_.resize(prefilled_.size());

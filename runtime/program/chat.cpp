@@ -126,6 +126,7 @@ void chat(const RunOptions& options) {
   ConversationOptions conversation_options{options.system, template_arguments(options),
                                            options.generate, options.stop};
   const Runner runner = load_runner(options);
+  conversation_options.max_positions = runner.config.max_position_embeddings;
   if (!options.ignore_eos) {
     conversation_options.generate.stop_ids = stop_ids(options.model, runner.config);
   }

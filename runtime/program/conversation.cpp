@@ -6,12 +6,16 @@
 
 #include "core/error.h"
 #include "core/progress.h"
+#include "runtime/program/prompts.h"
 #include "runtime/text_stream.h"
 
 namespace kvc {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kTurnSeeds =
+    0x9E3779B97F4A7C15;  // between seeds of turns, far from those of samples
 
 }  // namespace
 
@@ -37,7 +41,12 @@ void Conversation::read(const std::vector<std::int64_t>& ids, const Stopped& sto
                                         ids.end());
   answer.num_read = static_cast<std::int64_t>(added.size());
   answer.num_prompt = static_cast<std::int64_t>(ids.size());
+  if (!warned_) {
+    warned_ = warn_about_length(answer.num_prompt + options_.generate.max_new_tokens,
+                                options_.max_positions);
+  }
   GenerateOptions options = options_.generate;
+  options.seed += kTurnSeeds * turns_++;
   options.stopped = stopped;
   sequence_->read(added, options);
 }

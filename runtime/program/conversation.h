@@ -22,7 +22,8 @@ struct ConversationOptions {
   std::string system;               // the system message; empty: none
   Json arguments = Json::object();  // further variables of the template
   GenerateOptions generate;
-  std::vector<std::string> stop;  // an answer ends before the first of these texts
+  std::vector<std::string> stop;   // an answer ends before the first of these texts
+  std::int64_t max_positions = 0;  // of the model; a longer conversation is warned of
 };
 
 class Conversation {
@@ -58,6 +59,8 @@ class Conversation {
   ConversationOptions options_;
   std::time_t started_;  // templates that print the date print the same one in every turn
   std::vector<ChatMessage> messages_;
+  std::uint64_t turns_ = 0;  // read so far
+  bool warned_ = false;
 };
 
 }  // namespace kvc

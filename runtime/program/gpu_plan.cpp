@@ -44,6 +44,7 @@ std::vector<std::int64_t> tokens_of(const StepSequences& sequences,
 MemoryPlan gpu_memory_plan(const RunOptions& options, const Prompts& prompts) {
   const Checkpoint checkpoint = Checkpoint::open(options.model);
   const ModelConfig config = read_model_config(checkpoint);
+  check_token_ids(prompts.ids, config.vocab_size);
   const KvPlan plan = plan_of(checkpoint, config);
   EngineOptions engine = options.engine;
   engine.page_tokens = engine.page_tokens.value_or(kScaledRows);

@@ -198,6 +198,7 @@ std::int64_t process_bytes(const RunOptions& options, const Prompts& prompts,
 MemoryPlan cpu_memory_plan(const RunOptions& options, const Prompts& prompts) {
   const Checkpoint checkpoint = Checkpoint::open(options.model);
   const ModelConfig config = read_model_config(checkpoint);
+  check_token_ids(prompts.ids, config.vocab_size);
   const KvPlan plan = with_selective(plan_of(checkpoint, config), options.engine.selective,
                                      options.engine.policy, config);
   const CacheTypes types = cache_types(checkpoint, config, options.engine);

@@ -1,10 +1,13 @@
 #include "runtime/program/prompts.h"
 
+#include <fmt/format.h>
+
 #include <limits>
 #include <string>
 
 #include "core/error.h"
 #include "core/output.h"
+#include "core/progress.h"
 #include "model/tokenizer/utf8.h"
 
 namespace kvc {
@@ -53,6 +56,16 @@ std::string read_prompt_text(const fs::path& path) {
   KVC_CHECK(!invalid, "{}: byte {} is not UTF-8; convert the text to UTF-8", path.string(),
             invalid.value_or(0));
   return text;
+}
+
+bool warn_about_length(std::int64_t num_tokens, std::int64_t max_positions) {
+  if (num_tokens <= max_positions) {
+    return false;
+  }
+  log_warning(
+      fmt::format("{} tokens may exceed the model's {} positions; text beyond them is unreliable",
+                  num_tokens, max_positions));
+  return true;
 }
 
 Prompts read_prompts(const RunOptions& options) {

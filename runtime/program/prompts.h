@@ -23,6 +23,8 @@ struct Prompts {
 std::string read_prompt_text(const std::filesystem::path& path);
 // Throws UsageError unless exactly one source is given; Error for an empty prompt.
 Prompts read_prompts(const RunOptions& options);
+// Warns of a text with more tokens than the model has positions; true if it does.
+bool warn_about_length(std::int64_t num_tokens, std::int64_t max_positions);
 // A list of token ids from a JSON file; Error naming the file for anything else, an empty list included.
 std::vector<std::int64_t> id_list(const Json& list, const std::filesystem::path& path);
 

@@ -80,7 +80,7 @@ void check_used(const RunOptions& options) {
   KVC_CHECK_USAGE(!options.plan || (options.logits.empty() && !options.warm_up),
                   "--plan generates nothing; leave out --logits and --warm-up");
   const SamplingRequest& sampling = options.sampling;
-  KVC_CHECK_USAGE(sampling.sample || sampling.temperature ||
+  KVC_CHECK_USAGE(sampling.sample || sampling.temperature.value_or(0) != 0 ||
                       !(sampling.top_k || sampling.top_p || sampling.min_p),
                   "--top-k, --top-p and --min-p choose among tokens that are drawn; add "
                   "--temperature or --sample");
@@ -89,21 +89,6 @@ void check_used(const RunOptions& options) {
 void print_ids(const RunOptions& options) {
   const Tokenizer tokenizer = Tokenizer::load(options.model);
   print_now(Json(tokenizer.encode(read_prompt_text(options.tokenize))).dump() + "\n");
-}
-
-void warn_about_length(const ModelConfig& config, const Prompts& prompts,
-                       const RunOptions& options) {
-  for (const auto& ids : prompts.ids) {
-    const std::int64_t total =
-        static_cast<std::int64_t>(ids.size()) + options.generate.max_new_tokens;
-    if (total > config.max_position_embeddings) {
-      log_warning(
-          fmt::format("{} tokens may exceed the model's {} positions; text beyond them is "
-                      "unreliable",
-                      total, config.max_position_embeddings));
-      return;
-    }
-  }
 }
 
 void write_logits(OutputFile& file, const Prompts& prompts, const GenerateResult& result) {
@@ -257,7 +242,13 @@ void run(const RunOptions& given) {
   const auto start = std::chrono::steady_clock::now();
   const Runner runner = load_runner(options);
   const double load_seconds = seconds_since(start);
-  warn_about_length(runner.config, prompts, options);
+  for (const auto& ids : prompts.ids) {
+    const std::int64_t total =
+        static_cast<std::int64_t>(ids.size()) + options.generate.max_new_tokens;
+    if (warn_about_length(total, runner.config.max_position_embeddings)) {
+      break;
+    }
+  }
   if (!options.ignore_eos) {
     options.generate.stop_ids = stop_ids(options.model, runner.config);
   }

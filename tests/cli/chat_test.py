@@ -49,6 +49,22 @@ class Chat(ProgramTest):
         self.assertEqual(second["kv"]["tokens"], second["prompt_tokens"] + len(second["tokens"]) - 1)  # a later turn would read the last
         self.assertLess(second["read_tokens"], second["prompt_tokens"] - first["prompt_tokens"])
 
+    def test_turns_draw_numbers_of_their_own(self):
+        """Where a turn sees itself alone, the first draws as its prompt does; a conversation repeats with its seed."""
+        last = self.directory / "last.jinja"
+        last.write_text("{{ bos_token }}u: {{ messages[-1].content }}", encoding="utf-8")
+        draw = ("--chat-template", last, "--temperature", "1", "--seed", "3", "--ignore-eos", "--json")
+        answers = [json.loads(line)["tokens"] for line in self.chat("Hi\nHi\nHi\n", *draw).stdout.splitlines()]
+        self.assertEqual(len(set(map(tuple, answers))), 3)
+        self.assertEqual([json.loads(line)["tokens"] for line in self.chat("Hi\nHi\nHi\n", *draw).stdout.splitlines()], answers)
+        self.assertEqual(json.loads(self.chat("", "--prompt", "Hi", *draw).stdout)["tokens"], answers[0])
+
+    def test_a_conversation_beyond_the_models_positions_is_warned_of_once(self):
+        long = " ".join(["word"] * 300)
+        warned = self.chat(f"{long}\n{long}\nHi\n", "--json")
+        self.assertEqual(warned.stderr.count("text beyond them is unreliable"), 1)
+        self.assertEqual(self.chat("Hi\n", "--json").stderr, "")
+
     def test_an_answer_may_fill_the_memory(self):
         prompt = json.loads(self.chat("", "--prompt", "Hi", "--json").stdout)["prompt_tokens"]
         page, bytes_per_token = 16, 1280

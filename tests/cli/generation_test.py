@@ -79,13 +79,27 @@ class Generation(ProgramTest):
                          self.json(*GREEDY)["tokens"])
         self.assertEqual(self.text(model=model), self.text())
 
+    def test_a_limit_of_the_peak_suffices_for_policies_that_drop_tokens(self):
+        """One layer at a time has a token more than the policy keeps."""
+        ids = self.directory / "ids.json"
+        ids.write_text(json.dumps(list(range(3, 43))), encoding="ascii")
+        for policy in ("zeromerge:budget=48", "streamingllm:sink=4,window=44"):
+            run = ("kvrun", STORIES, "--ids", ids, "--policy", policy, "--dtype", "float32", "--max-new-tokens", "40", "--ignore-eos", "--stats", "--json")
+            free = json.loads(self.run_ok(*run).stdout)
+            limited = json.loads(self.run_ok(*run, "--memory", free["memory"]["kv_peak_bytes"]).stdout)
+            self.assertEqual(limited["tokens"], free["tokens"])
+
     def test_values_that_cannot_be(self):
         for flag, value in (("--min-p", "1.5"), ("--min-p", "-0.1"), ("--repetition-penalty", "0"), ("--repetition-penalty", "1e-60"),
                             ("--top-p", "0"), ("--top-k", "-1"), ("--temperature", "nan"), ("--num-samples", "0"), ("--prefill-chunk", "-1"), ("--stop", "")):
             self.assert_refused({2}, [flag], "kvrun", STORIES, *GREEDY, flag, value)
         for option in (("--top-k", "3"), ("--top-p", "0.5"), ("--min-p", "0.3")):
-            self.assert_refused({2}, [option[0], "add --temperature or --sample"], "kvrun", STORIES, *GREEDY, *option)
+            for greedy in ((), ("--temperature", "0")):
+                self.assert_refused({2}, [option[0], "add --temperature or --sample"], "kvrun", STORIES, *GREEDY, *option, *greedy)
         ids, out = self.directory / "ids.json", self.directory / "logits"
+        ids.write_text("[1, 100000]", encoding="ascii")
+        for more in ((), ("--plan",)):
+            self.assert_refused({1}, ["token id 100000 is outside the vocabulary"], "kvrun", STORIES, "--ids", ids, *more)
         ids.write_text("[1, 2, 3]", encoding="ascii")
         for more in (("--logits", out), ("--warm-up",)):
             self.assert_refused({2}, [more[0], "--plan generates nothing"], "kvrun", STORIES, "--ids", ids, "--plan", *more)
