@@ -73,11 +73,15 @@ void add_common_words(const std::vector<std::string>& first, const std::vector<s
   }
 }
 
+// White space alone, as behind a last period, is a sentence of one empty word, as the published code has it.
 std::vector<std::vector<std::string>> dotted_sentences(const std::string& text) {
   std::vector<std::vector<std::string>> sentences;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find('.', begin), text.size());
     sentences.push_back(split_words(text.substr(begin, end - begin)));
+    if (sentences.back().empty() && end > begin) {
+      sentences.back().emplace_back();
+    }
     begin = end + 1;
   }
   return sentences;

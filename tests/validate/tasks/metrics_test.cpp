@@ -50,6 +50,10 @@ TEST(TextMetrics, RougeL) {
   // "a c d" or "a b"; the longer one counts: 3 of 4 and of 5 words.
   EXPECT_DOUBLE_EQ(rouge_l("a b c d", "a c d e f"), 200.0 * 3 / 9);
   EXPECT_DOUBLE_EQ(rouge_l("one two two three. three four", "two three four. one two"), 100);
+  EXPECT_DOUBLE_EQ(rouge_l("one two. \n", "one two"), 80);
+  EXPECT_DOUBLE_EQ(rouge_l("one two", " . one. two"), 80);
+  EXPECT_DOUBLE_EQ(rouge_l("x y. ", "z. "), 40);
+  EXPECT_DOUBLE_EQ(rouge_l("a b. . c", "a b c. "), 100);
   EXPECT_EQ(rouge_l("x", "y"), 0);
   EXPECT_EQ(rouge_l("", "y"), 0);
 }
