@@ -62,6 +62,9 @@ KvPlan plan_conversion(const PipelineOptions& options, const ModelConfig& config
 // force, and where it or the work directory would put an input at risk.
 void settle_output(PipelineOptions& options, const std::string& ending);
 
+// Tokens behind the sinks of all sequences.
+std::int64_t num_counted(const TokenSet& tokens, std::int64_t sink_tokens);
+
 // Error where `num_sequences` sequences have fewer tokens, `count` behind the sinks, than the method's statistics need.
 void check_calibration_tokens(std::int64_t count, std::int64_t num_sequences,
                               std::int64_t sink_tokens, std::int64_t least);

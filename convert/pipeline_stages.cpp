@@ -12,15 +12,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Tokens behind the sinks of all sequences.
-std::int64_t num_counted(const TokenSet& tokens, std::int64_t sink_tokens) {
-  std::int64_t count = 0;
-  for (const auto& sequence : tokens.sequences) {
-    count += std::max<std::int64_t>(0, static_cast<std::int64_t>(sequence.size()) - sink_tokens);
-  }
-  return count;
-}
-
 // Runs `stage` unless an earlier run did what it would do.
 template <typename Stage>
 void run_stage(const char* name, const fs::path& artifact, bool is_done, const Stage& stage) {
@@ -68,12 +59,21 @@ void run_joint_stages(const PipelineOptions& options, const Checkpoint& checkpoi
 
 }  // namespace
 
+std::int64_t num_counted(const TokenSet& tokens, std::int64_t sink_tokens) {
+  std::int64_t count = 0;
+  for (const auto& sequence : tokens.sequences) {
+    count += std::max<std::int64_t>(0, static_cast<std::int64_t>(sequence.size()) - sink_tokens);
+  }
+  return count;
+}
+
 void check_calibration_tokens(std::int64_t count, std::int64_t num_sequences,
                               std::int64_t sink_tokens, std::int64_t least) {
   KVC_CHECK(count >= least,
             "the calibration text has {} tokens after the first {} of every sequence; the number "
-            "of channels coded together requires {}. Give more with --num-sequences {} or "
-            "--calibration, or use a smaller --scope or --group",
+            "of channels coded together requires {}. Give a longer text with --calibration, or "
+            "more of it "
+            "with --num-sequences {}, or use a smaller --scope or --group",
             count, sink_tokens, least,
             num_sequences == 0
                 ? 0

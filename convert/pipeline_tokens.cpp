@@ -147,11 +147,20 @@ TokenSet prepare_tokens(const PipelineOptions& options, const Original& original
                         const fs::path& work) {
   const CalibrationEffort effort = choose_effort(original.config, options.settings, options.effort);
   const std::int64_t sinks = options.settings.sink_tokens;
+  const StatisticsNeeds needs = statistics_needs(original.config, options.settings);
   check_calibration_tokens(  // of the longest texts, before any is written
       effort.num_sequences * std::max<std::int64_t>(0, effort.seq_len - sinks),
-      effort.num_sequences, sinks,
-      statistics_needs(original.config, options.settings).least_tokens);
+      effort.num_sequences, sinks, needs.least_tokens);
   TokenSet tokens = calibration_tokens(options, original.checkpoint, original.config, work);
+  const std::int64_t count = num_counted(tokens, sinks), channels = original.config.hidden_size;
+  if (count < channels && (needs_calibration(options.settings) || needs.joint_layers > 0)) {
+    log_warning(fmt::format(
+        "the calibration text has {} tokens, fewer than the {} channels that are measured on it: "
+        "the "
+        "result may fit no other text. Give a longer one with --calibration, or more of it with "
+        "--num-sequences",
+        count, channels));
+  }
   write_token_set(work / "tokens.h5", tokens, /*force=*/true);
   return tokens;
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -128,8 +129,17 @@ Action declare_validate_options(CLI::App& app, CommonOptions& common) {
   app.add_option("--min-same-top", options->min_same_top,
                  "Fail with exit code 3 if the share of equal top tokens (0 to 1) is smaller");
   offer_only_cpu(app);
-  return [options, outputs, &common] {
+  return [options, outputs, &common, &app] {
     require_cpu(common);
+    const bool are_rows =
+        !options->texts.empty() &&
+        std::ranges::all_of(options->texts, [](const std::filesystem::path& text) {
+          return text.extension() == ".h5";
+        });
+    for (const char* option : {"--num-sequences", "--seq-len"}) {
+      KVC_CHECK_USAGE(!are_rows || app.count(option) == 0,
+                      "{}: cuts a text, and --text names rows of tokens; leave it out", option);
+    }
     options->seed = common.seed;
     options->tasks.force = common.force;
     run(*options, *outputs, common);

@@ -23,7 +23,8 @@ struct FusionFit {
 // (M_FF + 1e-6 tr(M_FF) / |F|) a = M_Fi per channel or pair.
 FusionFit fit_vectors(const FusionMoments& moments, KvPart part, int layer,
                       const std::vector<int>& sources, FusionForm form, HeadMap head_map);
-// The best of all pairs of `candidates` (one or more); a single one if there is no other.
+// The pair of `candidates` (one or more) that fits best with HeadMap::kSame, fitted with `head_map`; a single one if there is no
+// other.
 FusionFit search_sources(const FusionMoments& moments, KvPart part, int layer,
                          const std::vector<int>& candidates, FusionForm form, HeadMap head_map);
 // Every factor is one: the error of reading the sources' sum.

@@ -54,6 +54,16 @@ class CalibrationText(ProgramTest):
         self.assertIn("--seq-len 513: calibration texts have 512 tokens, the model's context", self.run_ok(*plan, "513").stderr)
         self.assertNotIn("calibration texts", self.run_ok(*plan, "512").stderr)
 
+    def test_a_text_of_few_tokens_is_warned_of(self):
+        text, work, out = (self.directory / name for name in ("short.txt", "work", "out"))
+        text.write_text("Once upon a time.", encoding="ascii")
+        convert = ("kvconvert", STORIES, "--group", "5", "--rank", "0.7", "--no-validate", "--calibration")
+        self.assertIn("fewer than the 64 channels", self.run_ok(*convert, text, "--work", work, "--out", out).stderr)
+        enough = self.run_ok(*convert, "builtin", "--num-sequences", "8", "--seq-len", "64", "--out", self.directory / "more")
+        self.assertNotIn("channels", enough.stderr)
+        for option in (("--num-sequences", "1"), ("--seq-len", "64")):
+            self.assert_refused({2}, [option[0], "rows of tokens"], "kvvalidate", STORIES, out, "--text", work / "tokens.h5", *option)
+
     def test_a_word_that_is_no_source_is_refused_with_those_that_are(self):
         for program, arguments in (("kvconvert", SHORT), ("kvcalibrate", ()), ("kvfisher", ())):
             self.assert_refused({2}, ["--calibration itself", "self, builtin"], program, STORIES, *arguments, "--calibration",
