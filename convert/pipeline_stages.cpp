@@ -72,8 +72,7 @@ void check_calibration_tokens(std::int64_t count, std::int64_t num_sequences,
   KVC_CHECK(count >= least,
             "the calibration text has {} tokens after the first {} of every sequence; the number "
             "of channels coded together requires {}. Give a longer text with --calibration, or "
-            "more of it "
-            "with --num-sequences {}, or use a smaller --scope or --group",
+            "more of it with --num-sequences {}, or use a smaller --scope or --group",
             count, sink_tokens, least,
             num_sequences == 0
                 ? 0

@@ -155,10 +155,10 @@ TokenSet prepare_tokens(const PipelineOptions& options, const Original& original
   const std::int64_t count = num_counted(tokens, sinks), channels = original.config.hidden_size;
   if (count < channels && (needs_calibration(options.settings) || needs.joint_layers > 0)) {
     log_warning(fmt::format(
-        "the calibration text has {} tokens, fewer than the {} channels that are measured on it: "
-        "the "
-        "result may fit no other text. Give a longer one with --calibration, or more of it with "
-        "--num-sequences",
+        "the calibration text has {} tokens, fewer than the {} channels that are measured on it, "
+        "so "
+        "that the result may fit no other text; give a longer one with --calibration, or more of "
+        "it with --num-sequences",
         count, channels));
   }
   write_token_set(work / "tokens.h5", tokens, /*force=*/true);

@@ -10,6 +10,8 @@ run with the same files and programs goes on. Published rows are of other models
 not the numbers.
 """
 import argparse
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -69,6 +71,11 @@ class Rows:
         self.texts = [path for path in options.data if path.suffix == ".txt"] or ([STORIES / "tinystories_calibration.txt"] if self.bundled else [])
         self.files = [path for path in options.data if path.suffix != ".txt"]
         options.out.mkdir(parents=True, exist_ok=True)
+        self.lock = os.open(options.out, os.O_RDONLY)  # until the process ends
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            sys.exit(f"{options.out}: another run writes its rows there; wait for it, or give another --out")
 
     def tasks(self):
         if self.options.tasks:
@@ -80,7 +87,7 @@ class Rows:
         print("+", " ".join(command), file=sys.stderr)
         process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
         lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
-        if process.returncode in (1, 2):
+        if process.returncode in (1, 2) and os.strerror(errno.ENOSPC) not in lines[-1]:
             raise RuntimeError(lines[-1].removeprefix(f"{program}: error: "))
         if process.returncode != 0:
             sys.exit(f"{program}: exit code {process.returncode}: {lines[-1]}")

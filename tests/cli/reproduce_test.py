@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """scripts/reproduce: the rows of a paper's table, measured on a checkpoint and printed beside the published ones."""
 
+import fcntl
 import json
+import os
 import subprocess
 import unittest
 
@@ -11,8 +13,8 @@ SCRIPTS = DATA.parent.parent / "scripts/reproduce"
 
 
 class Reproduce(ProgramTest):
-    def run_script(self, paper, *arguments):
-        return subprocess.run([SCRIPTS / f"{paper}.sh", *map(str, arguments), "--bin", BIN, "--out", self.directory / "out"],
+    def run_script(self, paper, *arguments, programs=BIN):
+        return subprocess.run([SCRIPTS / f"{paper}.sh", *map(str, arguments), "--bin", programs, "--out", self.directory / "out"],
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False)
 
     def test_policies_are_measured_once_and_stand_beside_the_published_rows(self):
@@ -40,6 +42,26 @@ class Reproduce(ProgramTest):
         for name in ("FusedKV-Lite", "FusedKV"):
             self.assertRegex(process.stdout, rf"(?m)^{name} +0\.\d")
         self.assertEqual([path.suffix for path in (self.directory / "out").iterdir()], [".json"] * 2)
+
+    def test_a_full_disk_ends_it(self):
+        """It is no row of the model's."""
+        for program in ("kvconvert", "kvvalidate"):
+            path = self.directory / program
+            path.write_text("#!/bin/sh\necho 'error: out: No space left on device' >&2\nexit 1\n", encoding="ascii")
+            path.chmod(0o755)
+        process = self.run_script("fusedkv", STORIES, "--tasks", "none", programs=self.directory)
+        self.assertEqual((process.returncode, process.stdout), (1, ""))
+        self.assertIn("No space left on device", process.stderr)
+
+    def test_two_runs_do_not_share_their_rows(self):
+        out = self.directory / "out"
+        out.mkdir()
+        lock = os.open(out, os.O_RDONLY)
+        self.addCleanup(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = self.run_script("fusedkv", STORIES, "--tasks", "none")
+        self.assertEqual((process.returncode, process.stdout), (1, ""))
+        self.assertIn(f"{out}: another run", process.stderr)
 
     def test_tasks_that_nothing_knows_end_it(self):
         process = self.run_script("zeromerge", STORIES, "--tasks", "nosuch", "--length", 400)
