@@ -41,7 +41,7 @@ function(kvc_test name)
     kvc_precompile(${name} kvc_test_pch LIBRARIES GTest::gmock HEADERS <gmock/gmock.h> <gtest/gtest.h>)
   endif()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 600)  # of a busy machine
+    set(ARG_TIMEOUT 1200)  # of a busy machine
   endif()
   math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${KVC_TIMEOUT_FACTOR}")
   add_test(NAME ${name} COMMAND ${name})

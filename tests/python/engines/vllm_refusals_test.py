@@ -124,10 +124,15 @@ class Refusals(unittest.TestCase):
         self.refused("method minicache: kvrun alone runs paired layers", "--method coded, pca", "--export folded", model=self.changed("minicache", other))
 
     def latents(self, name: str, edit) -> Path:
-        """A copy of a conversion to latents, whose part `kvconvert` of the configuration `edit` has changed."""
+        """A copy of a conversion to latents, whose part `kvconvert` of the configuration `edit` has changed, and the model's heads with it."""
         if not hasattr(type(self), "latent"):
             type(self).latent = convert(self.root / "latent", "--method", "pca")
-        return self.changed(name, lambda config: edit(config["kvconvert"]), self.latent)
+
+        def change(config: dict) -> None:
+            edit(config["kvconvert"])
+            config["head_dim"] = config["kvconvert"]["plan"]["head_dim"]
+
+        return self.changed(name, change, self.latent)
 
     def test_accepts_latents(self) -> None:
         EngineArgs(model=str(self.latents("accepted", lambda conversion: None))).create_engine_config()
