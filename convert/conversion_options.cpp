@@ -87,8 +87,8 @@ void declare_pipeline(CLI::App& app, PipelineOptions& options, ConversionWords& 
                  "factored, folded, both, or mla: DeepSeek-V2's architecture, at a loss of quality")
       ->capture_default_str();
   app.add_option("--mla-allowed", options.mla_allowed,
-                 "mla: how much larger the KL divergence may be than that of a coded cache of "
-                 "equal bytes; if it is larger, nothing is written")
+                 "mla: by how much the KL divergence may exceed a coded conversion's at the same "
+                 "--kept-ratio, in nats a token; above that, nothing is written")
       ->capture_default_str()
       ->check(at_least(0));
   app.add_option("--factor-dtype", options.factor_dtype,

@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   return kvc::run_statistics_program(
       argc, argv,
       {.description = "Computes the diagonal Fisher information of key and value projections, or "
-                      "with --metric of cached keys and values.",
+                      "with --metric, of cached keys and values.",
        .artifact = "fisher.h5",
        .compute =
            [flags](const auto& checkpoint, const auto& tokens, const auto& out, bool force,

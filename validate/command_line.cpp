@@ -111,7 +111,7 @@ Action declare_validate_options(CLI::App& app, CommonOptions& common) {
       [options](const std::string& text) { options->selective = parse_selective(text); },
       "Latents that the candidate rebuilds, as kvrun's --selective");
   app.add_option("--block", options->block_tokens,
-                 "Score this many tokens at a time, each after a prefill of all tokens before them "
+                 "Score blocks of this many tokens, each after a prefill of all tokens before it "
                  "(0: the second half after the first)");
   app.add_flag(
       "--by-part", options->by_part,
@@ -125,7 +125,8 @@ Action declare_validate_options(CLI::App& app, CommonOptions& common) {
   app.add_option("--html", outputs->html, "HTML file for tables and charts");
   app.add_option("--max-kld", options->max_kld,
                  "Fail with exit code 3 if the mean KL divergence is larger");
-  app.add_option("--max-ppl-ratio", options->max_ppl_ratio, "The same for the perplexity ratio");
+  app.add_option("--max-ppl-ratio", options->max_ppl_ratio,
+                 "Fail with exit code 3 if the perplexity ratio is larger");
   app.add_option("--min-same-top", options->min_same_top,
                  "Fail with exit code 3 if the share of equal top tokens (0 to 1) is smaller");
   offer_only_cpu(app);

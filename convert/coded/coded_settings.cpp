@@ -89,10 +89,10 @@ Options coded_options(ConvertSettings& settings) {
   options.add("--prefer", "coded/prefer", own.prefer, kPreferences, "preference",
               "Preference of --scope auto and --form: balance (default), speed or capacity");
   options.add("--gain", "coded/gain", own.gain, kGains, "choice of gains",
-              "A byte per token and block that scales its steps: auto (default), on or off");
+              "A byte per token and block that scales code steps: auto (default), on or off");
   options.add("--head-bits", "coded/head_bits", own.head_bits, kHeadBits, "share of heads",
               "Bits of a layer's KV heads under scope head: free (default) or equal (default "
-              "with --for vllm, whose tensor parallel ranks reserve what the largest takes)");
+              "with --for vllm: tensor parallel ranks reserve as much as the largest needs)");
   return options;
 }
 

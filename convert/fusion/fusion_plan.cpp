@@ -194,7 +194,7 @@ Options fusion_options(ConvertSettings& settings) {
   options.add("--tune-layers", "fusion/distill/tune_layers", distill.tune_layers,
               "fusedkv: distillation also trains W_q, W_o and norms of fused layers");
   options.add("--tune-rate", "fusion/distill/tune_rate", distill.tune_rate,
-              "fusedkv: their highest learning rate", "a learning rate above 0", is_rate);
+              "fusedkv: highest rate for --tune-layers", "a learning rate above 0", is_rate);
   return options;
 }
 

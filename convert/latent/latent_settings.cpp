@@ -61,7 +61,7 @@ Options latent_options(ConvertSettings& settings) {
               "What merges at a time: token (default) or group");
   options.add(
       "--unmerged", "unmerged", own.unmerged, kUnmergedChoices, "form of unmerged tokens",
-      "Unmerged tokens store plain KV, a latent per layer, or the smaller of both (auto, default)");
+      "What unmerged tokens store: plain (KV), latent (per layer), or auto (the smaller, default)");
   options.add("--head-group", "heads_per_group", own.heads_per_group,
               "palu: KV heads factorised together (0: all)",
               "0 (all KV heads) or a positive number", [](auto value) { return value >= 0; });

@@ -37,7 +37,7 @@ Options pair_options(ConvertSettings& settings) {
               "Shared direction between the lower layer's (0) and the upper one's (1)", "0 to 1",
               is_part);
   options.add("--minicache-retained", "pairing/retained", own.retained,
-              "Share of the range of angles that is retained; also the largest share of tokens",
+              "Retained tokens: share of the range of angles, and largest share of all tokens",
               "0 to 1", is_part);
   return options;
 }

@@ -63,7 +63,7 @@ void declare_engine(CLI::App& app, kvc::RunOptions& options) {
          "Store the cache as float32, bfloat16, float16, int8, int4 or int2 (default: as --dtype)")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8", "int4", "int2"}));
   app.add_option("--page-tokens", options.engine.page_tokens,
-                 "Tokens per page of KV memory (default: 16; integer caches: 32)");
+                 "Tokens per page of KV memory (default: 16; integers, codes, GPU: 32)");
   app.add_option("--prefill-chunk", options.engine.prefill_chunk,
                  "Prompt tokens read at a time; limits memory, results stay the same; 0: all");
   app.add_option_function<std::string>(
