@@ -28,8 +28,15 @@ _FORMATS_WITHOUT_LOADING = ("dummy", "sharded_state", "runai_streamer_sharded", 
 
 def refuse_unsupported(vllm_config: Any) -> None:
     """Raises ValueError for the first setting of `vllm_config` that codes do not support."""
-    refuse_conversion(vllm_config.model_config.hf_config, _path(vllm_config))
-    _refuse_other_model(vllm_config.model_config, _path(vllm_config))
+    try:
+        _refuse_all(vllm_config)
+    except ConversionError as error:
+        raise ValueError(f"kvconvert: {error}") from error
+
+
+def _refuse_all(vllm_config: Any) -> None:
+    _refuse_conversion(vllm_config.model_config.hf_config, _path(vllm_config))
+    _refuse_other_model(vllm_config)
     _refuse_missing_ops()
     _refuse_device(vllm_config)
     _refuse_cache(vllm_config)
@@ -43,8 +50,8 @@ def refuse_unsupported(vllm_config: Any) -> None:
         )
 
 
-def refuse_conversion(config: Any, path: pathlib.Path) -> None:
-    """Raises ValueError for a conversion that vLLM does not run. config: of the file `path`."""
+def _refuse_conversion(config: Any, path: pathlib.Path) -> None:
+    """config: of the file `path`."""
     family = config.model_type.removeprefix(PREFIX)
     if family in REFUSED:
         raise ValueError(f"kvconvert: vLLM does not serve {family} from codes: {REFUSED[family]}")
@@ -53,21 +60,18 @@ def refuse_conversion(config: Any, path: pathlib.Path) -> None:
         raise ValueError(
             f"kvconvert: {path} has no kvconvert.plan; convert the checkpoint with kvconvert, or serve the original"
         )
-    try:
-        check_format(config.kvconvert, path)
-        kind = kind_of(plan, path)
-        with reading(path):
-            reason = refusal(kind, config.kvconvert) or kind.why_not_exact(plan, "vLLM")
-            unlike = kind.why_unlike_report(plan)
-    except ConversionError as error:
-        raise ValueError(f"kvconvert: {error}") from error
+    check_format(config.kvconvert, path)
+    kind = kind_of(plan, path)
+    with reading(path):
+        reason = refusal(kind, config.kvconvert) or kind.why_not_exact(plan, "vLLM")
+        unlike = kind.why_unlike_report(plan)
     _refuse(reason)
     if unlike is not None:
         logger.warning("kvconvert: %s", unlike)
 
 
-def _refuse_other_model(model: Any, path: pathlib.Path) -> None:
-    plan = model.hf_config.kvconvert["plan"]
+def _refuse_other_model(vllm_config: Any) -> None:
+    plan, path, model = _plan(vllm_config), _path(vllm_config), vllm_config.model_config
     with reading(path):
         planned = len(plan["layers"]), plan["num_kv_heads"], plan["head_dim"]
     found = model.hf_text_config.num_hidden_layers, model.get_total_num_kv_heads(), model.get_head_size()
