@@ -21,12 +21,8 @@ inline constexpr const char* kHdf5Checksum =
 class Hdf5Handle {
  public:
   using Close = herr_t (*)(hid_t);
-  Hdf5Handle(hid_t id, Close close) : id_(id), close_(close) {}
-  ~Hdf5Handle() {
-    if (id_ >= 0) {
-      close_(id_);
-    }
-  }
+  Hdf5Handle(hid_t id, Close closing) : id_(id), close_(closing) {}
+  ~Hdf5Handle() { close(); }
   Hdf5Handle(Hdf5Handle&& other) noexcept
       : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
   Hdf5Handle& operator=(Hdf5Handle&& other) noexcept {
@@ -37,6 +33,11 @@ class Hdf5Handle {
 
   operator hid_t() const { return id_; }
   bool valid() const { return id_ >= 0; }
+  // False if what the library still held back for the object could not be written.
+  bool close() {
+    const hid_t id = std::exchange(id_, -1);
+    return id < 0 || close_(id) >= 0;
+  }
 
  private:
   hid_t id_;

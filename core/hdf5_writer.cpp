@@ -115,9 +115,9 @@ void write_dataset(hid_t file, const std::filesystem::path& file_path, const std
   if (values.integers && !shape.empty() && count > 0) {
     compress(list, shape, static_cast<std::int64_t>(values.bytes.size()));
   }
-  const Hdf5Handle dataset(H5Dcreate2(parent, parts.back().c_str(), values.file_type,
-                                      simple_space(shape), H5P_DEFAULT, list, H5P_DEFAULT),
-                           H5Dclose);
+  Hdf5Handle dataset(H5Dcreate2(parent, parts.back().c_str(), values.file_type, simple_space(shape),
+                                H5P_DEFAULT, list, H5P_DEFAULT),
+                     H5Dclose);
   KVC_CHECK(dataset.valid(), "{}: cannot create the dataset{}", subject, hdf5_failure_reason());
   if (count > 0) {
     KVC_CHECK(
@@ -129,6 +129,8 @@ void write_dataset(hid_t file, const std::filesystem::path& file_path, const std
   if (!dimensions.empty()) {
     write_labels(dataset, dimensions, subject);
   }
+  // Small data are written only now, and the library forgets them whether that succeeds or not.
+  KVC_CHECK(dataset.close(), "{}: cannot write the dataset{}", subject, hdf5_failure_reason());
 }
 
 }  // namespace

@@ -270,23 +270,47 @@ TEST_F(Hdf5Test, RefusesLinksOutOfTheFileAndDataThatIsNotThere) {
               HasSubstr("incomplete"));
 }
 
-// A limit on the file's size fails writes as a full disk does.
+// A limit on the size of files while it lives: writes fail as on a full disk.
+class FileLimit {
+ public:
+  explicit FileLimit(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &old_limit_);
+    rlimit limit = old_limit_;
+    limit.rlim_cur = bytes;
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileLimit() {
+    setrlimit(RLIMIT_FSIZE, &old_limit_);
+    std::signal(SIGXFSZ, old_handler_);
+  }
+  FileLimit(const FileLimit&) = delete;
+  FileLimit& operator=(const FileLimit&) = delete;
+
+ private:
+  void (*old_handler_)(int);
+  rlimit old_limit_ = {};
+};
+
 TEST_F(Hdf5Test, ReportsAFullDisk) {
-  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit old_limit = {};
-  getrlimit(RLIMIT_FSIZE, &old_limit);
-  rlimit limit = old_limit;
-  limit.rlim_cur = 64 << 10;
-  setrlimit(RLIMIT_FSIZE, &limit);
   const std::string message = error_of([&] {
+    const FileLimit limit(64 << 10);
     Hdf5Writer writer(file("a.h5"));
     writer.dataset("/x", std::vector<double>(100'000, 1.0), {100'000});
     writer.close();
   });
-  setrlimit(RLIMIT_FSIZE, &old_limit);
-  std::signal(SIGXFSZ, old_handler);
   EXPECT_THAT(message, HasSubstr("a.h5"));
   EXPECT_THAT(message, HasSubstr("File too large"));
+}
+
+// The library writes small data when their dataset is closed; the disk may have room again when the file is.
+TEST_F(Hdf5Test, ReportsADiskThatIsFullForAMoment) {
+  Hdf5Writer writer(file("a.h5"));
+  writer.dataset("/before", std::vector<double>(1000, 1.0), {1000});
+  const std::string message = error_of([&] {
+    const FileLimit limit(4 << 10);
+    writer.dataset("/x", std::vector<double>(1000, 2.0), {1000});
+  });
+  EXPECT_THAT(message, HasSubstr("a.h5:/x: cannot write the dataset: File too large"));
 }
 
 }  // namespace
