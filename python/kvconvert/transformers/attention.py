@@ -40,7 +40,8 @@ class _WithoutGradients(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor):
-        raise ConversionError("attention over a cache has no gradients; call the model with use_cache=False, or train() it first")
+        raise ConversionError("attention over a cache has no gradients; leave past_key_values out, and call the model with "
+                              "use_cache=False or train() it first")
 
 
 def coded_attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None,

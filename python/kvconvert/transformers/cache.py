@@ -237,8 +237,8 @@ class CodedCache(Cache):
         return copied
 
     def __reduce_ex__(self, protocol: int):
-        raise ConversionError("a CodedCache is not saved: its codes mean nothing without the model's factors; keep it in the process "
-                              "(copy.deepcopy goes on from it), or read the text again")
+        raise ConversionError("a CodedCache is neither saved nor copied by copy.copy(): its codes mean nothing without the model's "
+                              "factors, and two caches cannot share them; use copy.deepcopy() in this process, or read the text again")
 
     def reset(self) -> None:
         """Empties the cache."""

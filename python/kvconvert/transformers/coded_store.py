@@ -55,10 +55,10 @@ class CodeStore:
         if self.pages is not None and self.pages.device != device:
             raise ConversionError(f"layers {self.layers[0]}-{self.layers[-1]}: their codes are on {self.pages.device} and new keys on "
                                   f"{device}; keep layers that are coded together on one device, or convert with --scope head")
-        held = 0 if self.pages is None else self.pages.shape[1]
-        if held < tiles:
+        held = -1 if self.pages is None else self.pages.shape[1]
+        if held < tiles:  # none where the first pass is all padding
             pages = torch.zeros(batch, tiles, tile_bytes, dtype=torch.uint8, device=device)
-            if held:
+            if held > 0:
                 pages[:, :held] = self.pages
             self.pages = pages
 

@@ -102,6 +102,9 @@ class CodedModel:
         if self.coded is not None and (generation_config.max_length or 0) > self.coded.max_positions:
             warnings.warn(f"max_length {generation_config.max_length}: the model was converted for {self.coded.max_positions} tokens; a "
                           "text that reaches them ends with an error and is lost. Pass a smaller max_new_tokens", stacklevel=2)
+        if model_kwargs.get(_CACHE) is not None and generation_config.use_cache is False:
+            raise ConversionError(f"use_cache=False beside {_CACHE}: every step would read all tokens again and add them to the cache; "
+                                  "leave one of the two out")
         if model_kwargs.get(_CACHE) is None and generation_config.use_cache is not False:
             model_kwargs[_CACHE] = self.new_cache()
             if generation_config.is_assistant:  # drafts that are not accepted are cropped
@@ -197,11 +200,13 @@ def _before_forward(coded: ModelParts, name: str, module: torch.nn.Module, args:
         raise ConversionError("past_key_values: a cache of another model, whose factors give its codes their meaning; leave "
                               "past_key_values out, or pass model.new_cache()")
     _refuse_checkpointing(module)
+    if kwargs.get("output_attentions") or getattr(module.config, "output_attentions", False):
+        raise ConversionError("output_attentions: the kernels that read codes and latents keep no probabilities; leave it out")
     coded.begin_pass(True)
     tokens = kwargs.get("inputs_embeds") if kwargs.get("input_ids") is None else kwargs["input_ids"]
-    if tokens is None or tokens.dim() < 2 or tokens.shape[0] == 0:
-        raise ConversionError("input_ids: " + ("none" if tokens is None else f"of shape {tuple(tokens.shape)}") + ", expected [batch, "
-                              "tokens] with a row at least; pass input_ids or inputs_embeds")
+    if not isinstance(tokens, torch.Tensor) or tokens.dim() < 2 or tokens.shape[0] == 0:
+        found = f"of shape {tuple(tokens.shape)}" if isinstance(tokens, torch.Tensor) else "none" if tokens is None else type(tokens).__name__
+        raise ConversionError(f"input_ids: {found}, expected [batch, tokens] with a row at least; pass input_ids or inputs_embeds")
     positions = cache.begin_step(tokens.shape[0], tokens.shape[1], tokens.device, kwargs.get("attention_mask"),
                                  kwargs.get("position_ids"))
     if kwargs.get("attention_mask") is None and cache.padding is not None:  # that of earlier calls

@@ -88,7 +88,7 @@ class PassesTest(Case):
                 with torch.enable_grad():
                     inputs = model.get_input_embeddings()(ids).detach().requires_grad_()
                     logits = model(inputs_embeds=inputs).logits
-                    with self.assertRaisesRegex(kvconvert.ConversionError, "attention over a cache has no gradients.*use_cache=False"):
+                    with self.assertRaisesRegex(kvconvert.ConversionError, "attention over a cache has no gradients; leave past_key_values out.*use_cache=False"):
                         logits[0, -1].sum().backward()
                     model(inputs_embeds=inputs, use_cache=False).logits[0, -1].sum().backward()
                 self.assertGreater(inputs.grad[0, 0].abs().max().item(), 0)
@@ -132,6 +132,20 @@ class PassesTest(Case):
                     model(prompt, past_key_values=alone)
                     expected = self.in_passes(model, alone, rest, torch.ones_like(prompt))
                     torch.testing.assert_close(found[row:row + 1], expected, atol=2e-3, rtol=2e-3)
+
+    def test_a_first_pass_of_padding_alone(self):
+        rest = self.text[:, 700:720]
+        for name in CONVERSIONS:
+            with self.subTest(name):
+                model, (ids, mask), cache = model_of(name), self.padded([60, 25], 100), model_of(name).new_cache()
+                for begin, end in ((0, 32), (32, 33), (33, 80), (80, 100)):
+                    model(ids[:, begin:end], attention_mask=mask[:, :end], past_key_values=cache)
+                without = model.new_cache()
+                for begin, end in ((33, 80), (80, 100)):
+                    model(ids[:, begin:end], attention_mask=mask[:, 33:end], past_key_values=without)
+                found, expected = (self.in_passes(model, each, rest.expand(2, -1), seen)
+                                   for each, seen in ((cache, mask), (without, mask[:, 33:])))
+                torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)
 
     def test_padding_between_the_tokens_of_a_pass(self):
         ids, mask = self.text[:, :70], torch.ones(1, 120, dtype=torch.long)

@@ -166,8 +166,18 @@ class RefusalsTest(unittest.TestCase):
         self.assertTrue(torch.equal(copied.lm_head.weight, plain.lm_head.weight))
         with self.refused("is not pickled; load its directory in each process"):
             pickle.dumps(self.model)
-        with self.refused("a CodedCache is not saved"):
-            pickle.dumps(self.model(self.ids).past_key_values)
+        cache = self.model(self.ids).past_key_values
+        for by_value in (pickle.dumps, copy.copy):
+            with self.refused(r"a CodedCache is neither saved nor copied by copy.copy\(\)"):
+                by_value(cache)
+
+    def test_what_a_pass_cannot_give_or_take(self):
+        with self.refused("output_attentions: the kernels .* keep no probabilities"):
+            self.model(self.ids, output_attentions=True)
+        with self.refused("input_ids: list, expected"):
+            self.model([[1, 2]])
+        with self.refused("use_cache=False beside past_key_values"):
+            self.model.generate(self.ids, past_key_values=self.model.new_cache(), use_cache=False, max_new_tokens=2)
 
     def test_numbers_of_64_bits(self):
         with self.refused("config.json: codes of float64 keys and values, expected float32"):
