@@ -59,7 +59,15 @@ AddedTokens::AddedTokens(const TokenizerJson& json, const Vocabulary& vocabulary
   }
   for (const auto& [id, token] : tokens_) {
     const std::string& pattern = token.normalized_content;
-    if (pattern.empty()) continue;  // nothing is left of it when it is normalized
+    if (pattern.empty()) {  // nothing is left of it when it is normalized
+      KVC_CHECK(
+          !token.lstrip && !token.rstrip,
+          "{}: token \"{}\" is empty once it is normalized, so that lstrip and rstrip give it "
+          "white space of its neighbours, expected a token of which something is left; set "
+          "\"normalized\" to false, or leave the token out",
+          subject, token.content);
+      continue;
+    }
     KVC_CHECK((token.normalized ? normalized_ : raw_).add(pattern, token),
               "{}: token \"{}\" and another one are both looked for as \"{}\"", subject,
               token.content, pattern);

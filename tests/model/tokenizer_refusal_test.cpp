@@ -173,6 +173,13 @@ const Refusal kRefusals[] = {
        for (json& token : t["added_tokens"]) token["normalized"] = true;
      },
      "both looked for as \"x\""},
+    {"added white space",
+     [](json& t) {
+       t["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
+       t["added_tokens"] = {added("\n", 3)};
+       t["added_tokens"][0]["normalized"] = t["added_tokens"][0]["lstrip"] = true;
+     },
+     "empty once it is normalized"},
     {"added length", [](json& t) { t["added_tokens"] = {added(std::string(5000, 'x'), 3)}; },
      "5000 bytes"},
 };
