@@ -104,15 +104,11 @@ at::Tensor fused_value(const FusedFactors& factors, const KvCache& cache, const 
   return fuse(factors.weights.value, factors.pairs, sources);
 }
 
-// All rows, made some at a time: what sources hold is read as float32, in several copies. Products with matrices take all
-// rows at once, because a row's result may depend on how many there are. Every piece of a prompt takes room for the rows
-// that the sources hold of all of it, so that the memory of one serves the next.
+// All rows, made some at a time: what sources hold is read as float32, in several copies. Every piece of a prompt takes room
+// for the rows that the sources hold of all of it, so that the memory of one serves the next.
 template <typename Make>
-at::Tensor in_parts(const Fusion& fusion, std::int64_t num_rows, std::int64_t num_stored,
-                    at::ScalarType type, const Make& make) {
-  if (fusion.form == FusionForm::kFull) {
-    return make(RowRun{0, num_rows}).to(type);
-  }
+at::Tensor in_parts(std::int64_t num_rows, std::int64_t num_stored, at::ScalarType type,
+                    const Make& make) {
   at::Tensor rows;
   for (std::int64_t first = 0; first < num_rows; first += kChunkTokens) {
     const RowRun run{first, std::min(kChunkTokens, num_rows - first)};
@@ -168,14 +164,14 @@ at::Tensor attend_folded(const Decoder& decoder, const FusedFactors& factors, co
 
 at::Tensor fused_keys(const Decoder& decoder, const FusedFactors& factors, const KvCache& cache,
                       std::int64_t num_rows, at::ScalarType type) {
-  return in_parts(factors.weights.key, num_rows, num_stored(cache, factors.layer), type,
+  return in_parts(num_rows, num_stored(cache, factors.layer), type,
                   [&](const RowRun& run) { return fused_key(decoder, factors, cache, run); });
 }
 
 FusedRows fused_rows(const Decoder& decoder, const FusedFactors& factors, const KvCache& cache,
                      std::int64_t num_rows, at::ScalarType type) {
   return {fused_keys(decoder, factors, cache, num_rows, type),
-          in_parts(factors.weights.value, num_rows, num_stored(cache, factors.layer), type,
+          in_parts(num_rows, num_stored(cache, factors.layer), type,
                    [&](const RowRun& run) { return fused_value(factors, cache, run); })};
 }
 

@@ -9,6 +9,7 @@
 #include "model/bfloat16_attention.h"
 #include "model/rope.h"
 #include "model/row_products.h"
+#include "runtime/policies/token_policies.h"
 
 namespace kvc {
 namespace {
@@ -77,6 +78,22 @@ std::int64_t request_basis_bytes(const KvPlan& plan) {
   return most;
 }
 
+// Products of queries and keys that a token policy has at once, which of them are hidden, and keys in float32: of one KV
+// head (attention_scores). Merging takes the keys of all.
+std::int64_t policy_bytes(const ModelConfig& config, const TokenPolicy& policy,
+                          const PromptSizes& prompts) {
+  constexpr auto kFloatBytes = static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t rows = prompts.longest;
+  const std::int64_t at_once = std::max<std::int64_t>(
+      1, scores_at_once(at::kCPU) / std::max<std::int64_t>(1, config.num_heads * rows));
+  const std::int64_t queries = std::min(scoring_queries(policy, rows), at_once);
+  const std::int64_t of_query = config.num_heads / config.num_kv_heads * kFloatBytes + 1;
+  const std::int64_t scored =
+      queries > 0 ? rows * (queries * of_query + config.head_dim * kFloatBytes) : 0;
+  const std::int64_t merged = policy.residual_slots > 0 ? rows * config.kv_dim() * kFloatBytes : 0;
+  return std::max(scored, merged);
+}
+
 bool stores_keys_before_rope(const KvPlan& plan, KvDtype kv_dtype) {
   return is_integer(kv_dtype) || !plan.groups.empty() ||
          std::any_of(plan.coded.begin(), plan.coded.end(),
@@ -106,24 +123,18 @@ std::int64_t reading_bytes(const ModelConfig& config, const ReadingTypes& types,
   return bytes + bytes / kSpareShare + attention_buffers(types, prompts);
 }
 
-std::int64_t compression_bytes(const KvPlan& plan, const TokenPolicy& policy,
-                               const PromptSizes& prompts) {
-  // Measured with two threads.
-  constexpr std::int64_t kProductBuffers = std::int64_t{5} << 20;
-  constexpr std::int64_t kMergeBuffers = std::int64_t{11} << 20;
+std::int64_t compression_bytes(const ModelConfig& config, const KvPlan& plan,
+                               const TokenPolicy& policy, const PromptSizes& prompts) {
+  constexpr std::int64_t kProductBuffers = std::int64_t{5} << 20;  // measured with two threads
   if (policy.is_full() && plan.num_layers_from(KvSource::kPlain) == plan.num_layers()) {
     return 0;
   }
-  const std::int64_t merged =  // keys in float32, which score and merge
-      policy.residual_slots > 0
-          ? std::max(kMergeBuffers,
-                     prompts.longest * plan.kv_dim() * static_cast<std::int64_t>(sizeof(float)))
-          : 0;
   const std::int64_t rebuilt =  // of codes, and exact ones beside them
       codes_prompts(plan) ? std::min(prompts.longest, prompts.piece) * 2 * 2 * plan.kv_dim() *
                                 static_cast<std::int64_t>(sizeof(float))
                           : 0;
-  return kProductBuffers + merged + rebuilt + request_basis_bytes(plan);
+  return kProductBuffers + policy_bytes(config, policy, prompts) + rebuilt +
+         request_basis_bytes(plan);
 }
 
 std::int64_t angle_bytes(const ModelConfig& config, const KvPlan& plan, KvDtype kv_dtype,

@@ -33,10 +33,10 @@ ReadingTypes reading_types(const ModelConfig& config, at::ScalarType compute);
 // (BlockCache); and the buffers of attention's products in float32.
 std::int64_t reading_bytes(const ModelConfig& config, const ReadingTypes& types,
                            const PromptSizes& prompts);
-// What compressing them takes beside: buffers of products in float32; where a token policy merges, keys in float32 or its
-// buffers, whichever are larger; a piece's rows where prompts are read through codes; what directions of a request are found with.
-std::int64_t compression_bytes(const KvPlan& plan, const TokenPolicy& policy,
-                               const PromptSizes& prompts);
+// What compressing them takes beside: buffers of products in float32; keys and scores of a token policy; a piece's rows where
+// prompts are read through codes; what directions of a request are found with.
+std::int64_t compression_bytes(const ModelConfig& config, const KvPlan& plan,
+                               const TokenPolicy& policy, const PromptSizes& prompts);
 // Angles of so many positions, which kernels read if keys are stored before RoPE (RopeTable::rows_of_positions).
 std::int64_t angle_bytes(const ModelConfig& config, const KvPlan& plan, KvDtype kv_dtype,
                          std::int64_t positions);

@@ -191,7 +191,7 @@ std::int64_t process_bytes(const RunOptions& options, const Prompts& prompts,
   return programs + weights + angles +
          std::max(run.reading() +
                       reading_bytes(config, reading_types(config, types.compute), sizes) +
-                      compression_bytes(plan, options.engine.policy, sizes),
+                      compression_bytes(config, plan, options.engine.policy, sizes),
                   generating);
 }
 

@@ -94,20 +94,33 @@ TEST(ProcessForecast, AnglesAreOfKeysStoredBeforeRope) {
   EXPECT_EQ(angle_bytes(config, plan, KvDtype::kBFloat16, 8000), (8000 + 1000) * 4 * 4);
 }
 
-TEST(ProcessForecast, CompressingTakesMoreWhereTokensMerge) {
+TEST(ProcessForecast, PoliciesTakeScoresAndKeysOfOneHead) {
+  constexpr std::int64_t kBuffers = std::int64_t{5} << 20;
+  ModelConfig config = small_config();
+  config.num_kv_heads = 2;
+  config.num_heads = 6;
+  const KvPlan plan = plain_plan(2, 2, 4);
+  const auto bytes = [&](const char* policy, std::int64_t tokens) {
+    return compression_bytes(config, plan, parse_token_policy(policy),
+                             {.all = tokens, .longest = tokens, .piece = 10});
+  };
+  EXPECT_EQ(compression_bytes(config, plan, {}, {.all = 60, .longest = 60, .piece = 10}), 0);
+  // Three query heads: 4 bytes a score, a byte for what the query does not see, and keys of 4 channels.
+  EXPECT_EQ(bytes("h2o:budget=16", 60), kBuffers + 60 * (60 * 13 + 16));
+  EXPECT_EQ(bytes("snapkv:budget=64", 200), kBuffers + 200 * (32 * 13 + 16));
+  // 4194304 scores of all heads at once would be those of 69 queries.
+  EXPECT_EQ(bytes("h2o:budget=16", 10000), kBuffers + 10000 * (69 * 13 + 16));
+  // One query at least, and merging takes the keys of both heads.
+  EXPECT_EQ(bytes("h2o:budget=16", 8000000), kBuffers + 8000000 * (13 + 16));
+  EXPECT_EQ(bytes("zeromerge:budget=16", 8000000), kBuffers + 8000000 * 2 * 16);
+}
+
+TEST(ProcessForecast, CompressingTakesBuffersOfProducts) {
   const PromptSizes prompts{.all = 100, .longest = 60, .piece = 10};
   KvPlan plan = plain_plan(2, 1, 4);
-  EXPECT_EQ(compression_bytes(plan, {}, prompts), 0);
-  const std::int64_t merging =
-      compression_bytes(plan, parse_token_policy("zeromerge:budget=16"), prompts);
-  const std::int64_t dropping =
-      compression_bytes(plan, parse_token_policy("snapkv:budget=64"), prompts);
-  EXPECT_EQ(merging, dropping + (std::int64_t{11} << 20));
-  const PromptSizes longer{.all = 10000000, .longest = 8000000, .piece = 10};
-  EXPECT_EQ(compression_bytes(plan, parse_token_policy("zeromerge:budget=16"), longer),
-            dropping + 8000000 * 4 * 4);
+  EXPECT_EQ(compression_bytes(small_config(), plan, {}, prompts), 0);
   plan.layers = {KvSource::kCoded, KvSource::kPlain};
-  EXPECT_EQ(compression_bytes(plan, {}, prompts), dropping);
+  EXPECT_EQ(compression_bytes(small_config(), plan, {}, prompts), std::int64_t{5} << 20);
 }
 
 TEST(ProcessForecast, DirectionsOfARequestTakeFiveMatrices) {
@@ -117,11 +130,11 @@ TEST(ProcessForecast, DirectionsOfARequestTakeFiveMatrices) {
   group.num_layers = 2;
   group.split_kv = true;
   group.basis = LatentBasis::kCalibrated;
-  const std::int64_t calibrated = compression_bytes(plan, {}, {});
+  const std::int64_t calibrated = compression_bytes(small_config(), plan, {}, {});
   group.basis = LatentBasis::kRequest;
-  EXPECT_EQ(compression_bytes(plan, {}, {}), calibrated + 5 * 8 * 8 * 8);
+  EXPECT_EQ(compression_bytes(small_config(), plan, {}, {}), calibrated + 5 * 8 * 8 * 8);
   group.split_kv = false;
-  EXPECT_EQ(compression_bytes(plan, {}, {}), calibrated + 5 * 16 * 16 * 8);
+  EXPECT_EQ(compression_bytes(small_config(), plan, {}, {}), calibrated + 5 * 16 * 16 * 8);
 }
 
 }  // namespace
