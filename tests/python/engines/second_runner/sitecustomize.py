@@ -1,0 +1,14 @@
+"""Lets vLLM run its second model runner, the default on GPUs, on a CPU without triton-cpu: Triton interprets the runner's kernels.
+
+Python imports this file first where its directory is in PYTHONPATH. vLLM takes Triton for usable on a CPU if it has a backend named
+`cpu`; with TRITON_INTERPRET=1 no backend compiles anything.
+"""
+
+import importlib.util
+import os
+import types
+
+if os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None:
+    from triton.backends import backends
+
+    backends.setdefault("cpu", types.SimpleNamespace(driver=types.SimpleNamespace(is_active=lambda: True)))
