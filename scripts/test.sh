@@ -3,8 +3,8 @@
 # Needs nothing but git and python3 on Debian 12 or Ubuntu 24.04.
 #   scripts/test.sh              all but the long tests; other arguments go to ctest
 #   scripts/test.sh --long       these too: the memory of every cache at up to 16k tokens (about 5 minutes)
-#   scripts/test.sh --engines    those of engines instead: families, parallel ranks, drafts, compilation and a server in vLLM,
-#                                and the oldest vLLM that is served (more than half an hour and 7 GB more)
+#   scripts/test.sh --engines    those of engines instead: families, parallel ranks, drafts, compilation and a server in vLLM, its
+#                                second model runner, and the oldest vLLM that is served (some hours and 7 GB more)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
