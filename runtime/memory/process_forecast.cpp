@@ -84,9 +84,8 @@ std::int64_t policy_bytes(const ModelConfig& config, const TokenPolicy& policy,
                           const PromptSizes& prompts) {
   constexpr auto kFloatBytes = static_cast<std::int64_t>(sizeof(float));
   const std::int64_t rows = prompts.longest;
-  const std::int64_t at_once = std::max<std::int64_t>(
-      1, scores_at_once(at::kCPU) / std::max<std::int64_t>(1, config.num_heads * rows));
-  const std::int64_t queries = std::min(scoring_queries(policy, rows), at_once);
+  const std::int64_t queries =
+      std::min(scoring_queries(policy, rows), queries_at_once(at::kCPU, config.num_heads * rows));
   const std::int64_t of_query = config.num_heads / config.num_kv_heads * kFloatBytes + 1;
   const std::int64_t scored =
       queries > 0 ? rows * (queries * of_query + config.head_dim * kFloatBytes) : 0;

@@ -9,6 +9,10 @@ std::int64_t scores_at_once(at::Device device) {
   return std::int64_t{1} << (device.is_cpu() ? 22 : 26);
 }
 
+std::int64_t queries_at_once(at::Device device, std::int64_t products) {
+  return std::max<std::int64_t>(1, scores_at_once(device) / std::max<std::int64_t>(1, products));
+}
+
 std::int64_t scoring_queries(const TokenPolicy& policy, std::int64_t num_new) {
   if (!policy.has_scores()) {
     return std::min(num_new, policy.is_running() ? 0 : policy.window_tokens);
@@ -77,8 +81,7 @@ at::Tensor attention_scores(const PromptEnd& end, const at::Tensor& key, const S
   const at::Tensor query =
       end.query.view({num_queries, num_kv_heads, num_heads / num_kv_heads, head_dim});
   const at::Tensor total = at::zeros({num_kv_heads, num_rows}, key.options().dtype(at::kFloat));
-  const std::int64_t at_once = std::max<std::int64_t>(
-      1, scores_at_once(key.device()) / std::max<std::int64_t>(1, num_heads * num_rows));
+  const std::int64_t at_once = queries_at_once(key.device(), num_heads * num_rows);
   const std::int64_t heads = key.is_cpu() ? 1 : num_kv_heads;  // a GPU has room, and is kept busy
   for (std::int64_t head = 0; head < num_kv_heads; head += heads) {
     const auto own = [&](const at::Tensor& x) {

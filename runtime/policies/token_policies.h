@@ -84,6 +84,8 @@ struct SlotRows {
 
 // As many as fit the CPU's caches, or keep a GPU busy.
 std::int64_t scores_at_once(at::Device device);
+// Queries of so many products each that are scored together: one at least.
+std::int64_t queries_at_once(at::Device device, std::int64_t products);
 
 // sum_i lambda^(m-1-i) a_i of the last m tokens' queries, a_i the probabilities of query i, summed over the
 // query heads of a KV head. Keys, [n, num_kv_heads, head_dim] of any type, in the order of rows; slots get their
