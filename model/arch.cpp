@@ -48,8 +48,32 @@ constexpr ArchSpec gemma3() {
   ArchSpec arch = gemma3_text();
   arch.model_type = "gemma3";
   arch.architecture = "Gemma3ForConditionalGeneration";
-  arch.nested_text = true;
+  arch.nested_text = "gemma3_text";
   arch.settings = {{{"query_pre_attn_scalar", 256}}};  // its class caps no logits
+  return arch;
+}
+
+constexpr ArchSpec olmo2() {
+  return {.model_type = "olmo2",
+          .architecture = "Olmo2ForCausalLM",
+          .norm = NormKind::kRmsWide,
+          .norms = NormPlacement::kPost,
+          .qk_norm = QkNorm::kWholeProjection,
+          .biases = BiasRule::kAttentionBiasKey,
+          .default_norm_eps = 1e-5};
+}
+
+constexpr ArchSpec olmo3() {
+  ArchSpec arch = olmo2();
+  arch.model_type = "olmo3";
+  arch.architecture = "Olmo3ForCausalLM";
+  arch.window = WindowRule::kFixedPattern;
+  arch.default_window = 4096;
+  arch.window_pattern = 4;
+  arch.rope = RopeRule::kPerLayerType;
+  arch.default_theta = 500000;
+  arch.sliding_theta_key = "rope_theta";
+  arch.default_sliding_theta = 500000;
   return arch;
 }
 
@@ -102,13 +126,24 @@ constexpr ArchSpec kArchs[] = {
      .reads_layer_types = false,
      .rope = RopeRule::kLongRope,
      .partial_rotary = true},
-    {.model_type = "olmo2",
-     .architecture = "Olmo2ForCausalLM",
-     .norm = NormKind::kRmsWide,
+    olmo2(),
+    olmo3(),
+    {.model_type = "exaone4",
+     .architecture = "Exaone4ForCausalLM",
      .norms = NormPlacement::kPost,
-     .qk_norm = QkNorm::kWholeProjection,
-     .biases = BiasRule::kAttentionBiasKey,
-     .default_norm_eps = 1e-5},
+     .qk_norm = QkNorm::kPerHead,
+     .default_norm_eps = 1e-5,
+     .default_num_kv_heads = 32,
+     .window = WindowRule::kPattern,
+     .default_window = 4096,
+     .window_pattern = 4,
+     .rope_layers = RopeLayers::kSliding},
+    {.model_type = "seed_oss",
+     .architecture = "SeedOssForCausalLM",
+     .biases = BiasRule::kQkvAndOutputKeys,
+     .mlp_bias_key = true,
+     .default_num_kv_heads = 8,
+     .default_head_dim = 128},
     {.model_type = "smollm3",
      .architecture = "SmolLM3ForCausalLM",
      .biases = BiasRule::kAttentionBiasKey,
@@ -117,7 +152,7 @@ constexpr ArchSpec kArchs[] = {
      .default_num_kv_heads = 4,
      .window = WindowRule::kLayersWithoutRope,
      .default_theta = 2000000,
-     .layers_without_rope = true},
+     .rope_layers = RopeLayers::kListed},
     {.model_type = "granite",
      .architecture = "GraniteForCausalLM",
      .biases = BiasRule::kAttentionBiasKey,

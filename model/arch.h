@@ -41,6 +41,7 @@ enum class BiasRule {
   kQueryKeyValue,     // always on q, k, v, without a config key
   kAttentionBiasKey,  // "attention_bias": q, k, v, o
   kQkvBiasKey,        // "qkv_bias", true when absent: q, k, v
+  kQkvAndOutputKeys,  // "attention_bias", true when absent: q, k, v; "attention_out_bias": o
   kUseBiasKey         // "use_bias": every projection of attention and MLP
 };
 
@@ -53,7 +54,15 @@ enum class WindowRule {
   kEvenBelowMaxWindowLayers,  // even layers below max_window_layers, if use_sliding_window
   kEvenLayers,                // 0, 2, 4, ...
   kPattern,                   // all but every sliding_window_pattern-th
+  kFixedPattern,              // all but every window_pattern-th, which config.json can't change
   kLayersWithoutRope          // layers without RoPE, if use_sliding_window
+};
+
+// Which layers rotate queries and keys.
+enum class RopeLayers {
+  kAll,
+  kListed,  // those that "no_rope_layers" lists a 1 for, or all but every no_rope_layer_interval-th
+  kSliding  // those with a sliding window; all layers of a model that has none
 };
 
 enum class RopeRule {
@@ -72,7 +81,8 @@ struct Setting {
 struct ArchSpec {
   std::string_view model_type;    // config.json's model_type
   std::string_view architecture;  // "LlamaForCausalLM"
-  bool nested_text = false;  // the text model is under "text_config", its tensors under a prefix
+  // model_type of the text model under "text_config", whose tensors have a prefix; empty: config.json is its own
+  std::string_view nested_text{};
 
   AttentionKind attention = AttentionKind::kHeads;
   NormKind norm = NormKind::kRms;
@@ -97,13 +107,16 @@ struct ArchSpec {
 
   WindowRule window = WindowRule::kNone;
   std::optional<int> default_window{};
+  int window_pattern = 6;         // of kPattern when absent, and of kFixedPattern
   bool reads_layer_types = true;  // false: the rule holds whatever "layer_types" says
   RopeRule rope = RopeRule::kOne;
   double default_theta = 10000;
-  bool partial_rotary = false;  // honours "partial_rotary_factor"
+  std::string_view sliding_theta_key = "rope_local_base_freq";  // of kPerLayerType's sliding layers
+  double default_sliding_theta = 10000;                         //
+  bool partial_rotary = false;                                  // honours "partial_rotary_factor"
   ExpertStyle experts = ExpertStyle::kNone;
-  bool latent_attention = false;     // multi-head latent attention, rotating pairs (2i, 2i+1)
-  bool layers_without_rope = false;  // honours "no_rope_layers" and "no_rope_layer_interval"
+  bool latent_attention = false;  // multi-head latent attention, rotating pairs (2i, 2i+1)
+  RopeLayers rope_layers = RopeLayers::kAll;
   std::array<Setting, 4> settings{};
 };
 

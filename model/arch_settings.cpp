@@ -51,11 +51,14 @@ void add_expert_settings(const ArchSpec& arch, std::vector<std::string>& keys) {
 
 std::vector<std::string> honoured_settings(const ArchSpec& arch) {
   std::vector<std::string> keys;
-  if (arch.nested_text) {
+  if (!arch.nested_text.empty()) {
     keys.emplace_back("text_config");
   }
-  if (arch.biases == BiasRule::kAttentionBiasKey) {
+  if (arch.biases == BiasRule::kAttentionBiasKey || arch.biases == BiasRule::kQkvAndOutputKeys) {
     keys.emplace_back("attention_bias");
+  }
+  if (arch.biases == BiasRule::kQkvAndOutputKeys) {
+    keys.emplace_back("attention_out_bias");
   }
   if (arch.biases == BiasRule::kUseBiasKey) {
     keys.emplace_back("use_bias");
@@ -76,13 +79,13 @@ std::vector<std::string> honoured_settings(const ArchSpec& arch) {
                              "v_head_dim"});
   }
   add_window_settings(arch, keys);
-  if (arch.rope == RopeRule::kPerLayerType) {
-    keys.emplace_back("rope_local_base_freq");
+  if (arch.rope == RopeRule::kPerLayerType && arch.sliding_theta_key != "rope_theta") {
+    keys.emplace_back(arch.sliding_theta_key);
   }
   if (arch.partial_rotary) {
     keys.emplace_back("partial_rotary_factor");
   }
-  if (arch.layers_without_rope) {
+  if (arch.rope_layers == RopeLayers::kListed) {
     keys.insert(keys.end(), {"no_rope_layers", "no_rope_layer_interval"});
   }
   add_expert_settings(arch, keys);

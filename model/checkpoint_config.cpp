@@ -74,7 +74,7 @@ ModelConfig read_model_config(const Checkpoint& checkpoint) {
   if (stores_stacked_experts(checkpoint, config)) {
     config.moe->stacked = true;
   }
-  if (config.arch->nested_text) {
+  if (!config.arch->nested_text.empty()) {
     config.tensor_prefix = text_prefix(checkpoint, config);
   }
   if (checkpoint.contains(embedding_name(config))) {

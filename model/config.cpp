@@ -59,7 +59,7 @@ std::string family_of(const ConfigReader& reader) {
 }
 
 bool honours(const ArchSpec& arch, std::string_view key) {
-  return (arch.layers_without_rope && key.starts_with("no_rope_layer")) ||
+  return (arch.rope_layers == RopeLayers::kListed && key.starts_with("no_rope_layer")) ||
          (arch.latent_attention && key == "kv_lora_rank") ||
          std::any_of(arch.settings.begin(), arch.settings.end(),
                      [&](const Setting& setting) { return setting.key == key; });
@@ -167,11 +167,14 @@ void read_biases(const ConfigReader& reader, ModelConfig& config) {
       arch.biases == BiasRule::kUseBiasKey && reader.boolean_or("use_bias", true);
   const bool attention =
       arch.biases == BiasRule::kAttentionBiasKey && reader.boolean_or("attention_bias", false);
+  const bool two_keys = arch.biases == BiasRule::kQkvAndOutputKeys;
   const bool without_output =
       arch.biases == BiasRule::kQueryKeyValue ||
-      (arch.biases == BiasRule::kQkvBiasKey && reader.boolean_or("qkv_bias", true));
+      (arch.biases == BiasRule::kQkvBiasKey && reader.boolean_or("qkv_bias", true)) ||
+      (two_keys && reader.boolean_or("attention_bias", true));
   config.attention_bias = without_output || attention || everywhere;
-  config.output_bias = attention || everywhere;
+  config.output_bias =
+      attention || everywhere || (two_keys && reader.boolean_or("attention_out_bias", false));
   config.mlp_bias = everywhere || (arch.mlp_bias_key && reader.boolean_or("mlp_bias", false));
 }
 
@@ -246,9 +249,16 @@ std::string resolve_dtype(const ConfigReader& reader) {
 }
 
 // The text model's own config; what only the whole model's says is added.
-Json text_config(const ConfigReader& top) {
+Json text_config(const ConfigReader& top, const ArchSpec& arch) {
   const Json* text = top.object("text_config");
   KVC_CHECK(text != nullptr, "{}: \"text_config\" is missing", top.subject());
+  const std::string subject = top.subject() + ": text_config";
+  const std::string type =
+      ConfigReader(*text, subject).text_or("model_type", std::string(arch.nested_text));
+  KVC_CHECK(type == arch.nested_text,
+            "{}: \"model_type\" is \"{}\"; expected \"{}\", the only text model that is "
+            "supported under \"{}\"",
+            subject, type, arch.nested_text, arch.model_type);
   Json merged = *text;
   for (const char* key :
        {"tie_word_embeddings", "eos_token_id", "bos_token_id", "dtype", "torch_dtype"}) {
@@ -297,10 +307,10 @@ ModelConfig parse_model_config(const Json& json, const std::string& subject) {
   const ConfigReader top(json, subject);
   refuse_other_weights(top);
   const ArchSpec& arch = resolve_arch(top);
-  if (!arch.nested_text) {
+  if (arch.nested_text.empty()) {
     return resolve(top, arch);
   }
-  const Json text = text_config(top);
+  const Json text = text_config(top, arch);
   const std::string text_subject = subject + ": text_config";
   ModelConfig config = resolve(ConfigReader(text, text_subject), arch);
   config.tensor_prefix = "language_model.model.";

@@ -30,16 +30,16 @@ std::optional<std::int64_t> sliding_window(const ConfigReader& reader, const Arc
 // Whether each layer slides, by a family's own rule over layer indices.
 std::vector<bool> layers_by_rule(const ConfigReader& reader, const ModelConfig& config,
                                  const std::vector<bool>& has_rope) {
-  constexpr std::int64_t kDefaultMaxWindowLayers = 28, kDefaultPattern = 6;
+  constexpr std::int64_t kDefaultMaxWindowLayers = 28;
   const WindowRule rule = config.arch->window;
   const bool bounded =
       rule == WindowRule::kFromMaxWindowLayers || rule == WindowRule::kEvenBelowMaxWindowLayers;
   const std::int64_t bound =
       bounded ? reader.integer_or("max_window_layers", kDefaultMaxWindowLayers, 0, INT32_MAX) : 0;
-  const std::int64_t pattern =
-      rule == WindowRule::kPattern
-          ? reader.integer_or("sliding_window_pattern", kDefaultPattern, 1, INT32_MAX)
-          : 1;
+  std::int64_t pattern = config.arch->window_pattern;
+  if (rule == WindowRule::kPattern) {
+    pattern = reader.integer_or("sliding_window_pattern", pattern, 1, INT32_MAX);
+  }
   std::vector<bool> slides;
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     switch (rule) {
@@ -58,6 +58,7 @@ std::vector<bool> layers_by_rule(const ConfigReader& reader, const ModelConfig& 
         slides.push_back(layer % 2 == 0);
         break;
       case WindowRule::kPattern:
+      case WindowRule::kFixedPattern:
         slides.push_back((layer + 1) % pattern != 0);
         break;
       case WindowRule::kLayersWithoutRope:
@@ -99,7 +100,7 @@ std::vector<bool> layers_with_rope(const ConfigReader& reader, const ModelConfig
   constexpr std::int64_t kDefaultInterval = 4;
   const auto num_layers = static_cast<std::size_t>(config.num_layers);
   std::vector<bool> has_rope(num_layers, true);
-  if (!config.arch->layers_without_rope) {
+  if (config.arch->rope_layers != RopeLayers::kListed) {
     return has_rope;
   }
   const std::vector<std::int64_t> listed = reader.integers("no_rope_layers");
@@ -119,8 +120,11 @@ std::vector<bool> layers_with_rope(const ConfigReader& reader, const ModelConfig
 
 std::vector<LayerSpec> resolve_layers(const ConfigReader& reader, const ModelConfig& config) {
   const auto window = sliding_window(reader, *config.arch);
-  const std::vector<bool> has_rope = layers_with_rope(reader, config);
+  std::vector<bool> has_rope = layers_with_rope(reader, config);
   const std::vector<bool> slides = sliding_layers(reader, config, has_rope, window.has_value());
+  if (config.arch->rope_layers == RopeLayers::kSliding && window) {
+    has_rope = slides;
+  }
   std::vector<LayerSpec> layers;
   for (std::size_t layer = 0; layer < slides.size(); ++layer) {
     const int rope = slides[layer] && config.ropes.size() > 1 ? 1 : 0;

@@ -223,7 +223,6 @@ RopeConfig resolve(const Source& source, double theta) {
 // One set of parameters per layer type; the older spelling scales full layers only, and only by its
 // "rope_type": "type" alone is not read there, as in transformers.
 std::vector<RopeConfig> resolve_layer_types(const ConfigReader& top, const ModelConfig& config) {
-  constexpr double kSlidingTheta = 10000;
   const Json unscaled = {{"rope_type", "default"}};
   Json parameters = {{"full_attention", unscaled}, {"sliding_attention", unscaled}};
   if (const Json* given = top.object("rope_parameters")) {
@@ -238,13 +237,14 @@ std::vector<RopeConfig> resolve_layer_types(const ConfigReader& top, const Model
   if (const Json* scaling = top.object("rope_scaling")) {
     parameters["full_attention"].update(*scaling);
   }
-  const auto of_type = [&](const char* type, const char* theta_key, double theta) {
+  const auto of_type = [&](const char* type, std::string_view theta_key, double theta) {
     const std::string subject = top.subject() + ": " + type;
     const ConfigReader reader(parameters[type], subject);
-    return resolve({reader, top, config}, top.number_or(theta_key, theta));
+    return resolve({reader, top, config}, top.number_or(std::string(theta_key).c_str(), theta));
   };
-  return {of_type("full_attention", "rope_theta", config.arch->default_theta),
-          of_type("sliding_attention", "rope_local_base_freq", kSlidingTheta)};
+  const ArchSpec& arch = *config.arch;
+  return {of_type("full_attention", "rope_theta", arch.default_theta),
+          of_type("sliding_attention", arch.sliding_theta_key, arch.default_sliding_theta)};
 }
 
 }  // namespace

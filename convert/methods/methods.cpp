@@ -138,7 +138,7 @@ std::vector<std::string> family_notes(const ArchSpec& arch) {
   if (arch.rope == RopeRule::kLongRope) {
     notes.emplace_back("cached keys are rotated again when the long factors apply");
   }
-  if (arch.layers_without_rope) {
+  if (arch.rope_layers != RopeLayers::kAll) {
     notes.emplace_back("groups end between layers with and without RoPE");
   }
   if (arch.fused_projections) {
@@ -152,7 +152,7 @@ std::vector<std::string> family_notes(const ArchSpec& arch) {
   if (arch.experts != ExpertStyle::kNone && !arch.latent_attention) {
     notes.emplace_back("attention is converted; experts are copied");
   }
-  if (arch.nested_text) {
+  if (!arch.nested_text.empty()) {
     notes.emplace_back("the text model is converted; tensors of the vision tower are copied");
   }
   return notes;

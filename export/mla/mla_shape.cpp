@@ -57,7 +57,7 @@ std::string foreign_part(const ModelConfig& config) {
        "norms of another kind or place"},
       {scaled, "scaled embeddings, residuals or logits"},
       {!arch.gated_mlp || config.activation != Activation::kSilu, "an MLP without gated silu"},
-      {arch.fused_projections || arch.nested_text, "projections under other names"},
+      {arch.fused_projections || !arch.nested_text.empty(), "projections under other names"},
       {!rotates_all_layers_alike(config), "layers with different RoPE"},
       {rope.rotary_dim != config.head_dim, "RoPE of a part of each head"},
       {!known_rope(rope.type), "RoPE other than default, linear or llama3"}};

@@ -14,7 +14,7 @@ from kvconvert.vllm.families import PREFIX, served_architecture
 
 FAMILIES = (
     "llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gemma3", "phi3", "olmo2",
-    "smollm3", "granite", "starcoder2", "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2",
+    "olmo3", "exaone4", "seed_oss", "smollm3", "granite", "starcoder2", "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2",
 )
 
 _when_made: list[Callable[[type[PretrainedConfig], str], None]] = []

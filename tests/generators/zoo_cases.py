@@ -182,9 +182,27 @@ DEEPSEEK = {
         rope_parameters=rope("linear", factor=3.0, mscale_all_dim=2.0)),
         {"scaling": DEFAULT, "mscale": dict(rope_parameters=rope("linear", factor=3.0))}, stacked=True),
 }
+OLMO3 = dict(num_key_value_heads=2, sliding_window=8, layer_types=[SLIDING, SLIDING, SLIDING, FULL],
+             rope_parameters={FULL: YARN | {"rope_theta": 1000.0}, SLIDING: rope(theta=1000.0)})
 OTHERS = {
     "olmo2": Case("olmo2", dict(num_key_value_heads=4)),
     "olmo2_gqa": Case("olmo2", dict(num_key_value_heads=2, num_hidden_layers=2), spelling="v4"),
+    "olmo3": Case("olmo3", OLMO3, {
+        "window": dict(layer_types=[FULL] * 4), "full layer": dict(layer_types=[SLIDING] * 4),
+        "full layers' rope": dict(rope_parameters={FULL: rope(theta=1000.0), SLIDING: rope(theta=1000.0)}),
+        "sliding layers' rope": dict(rope_parameters=OLMO3["rope_parameters"] | {SLIDING: rope(theta=100.0)})}),
+    "olmo3_v4": Case("olmo3", OLMO3 | dict(num_key_value_heads=4, rope_parameters={
+        FULL: YARN | {"rope_theta": 500000.0}, SLIDING: rope(theta=500000.0)}),
+        {"scaling": dict(rope_parameters={FULL: rope(theta=500000.0), SLIDING: rope(theta=500000.0)})},
+        spelling="v4", drop=("layer_types",)),
+    "exaone4": Case("exaone4", dict(head_dim=16, sliding_window=8, rope_parameters=LLAMA3),
+                    {"window": dict(layer_types=[FULL] * 4), "full layer": dict(layer_types=[SLIDING] * 4),
+                     "nope": dict(sliding_window=None, layer_types=[FULL] * 4)}, drop=("layer_types",)),
+    "exaone4_full": Case("exaone4", dict(head_dim=16, sliding_window=None, layer_types=[FULL] * 2, num_hidden_layers=2,
+                                         tie_word_embeddings=True), spelling="v4"),
+    "seed_oss": Case("seed_oss", dict(head_dim=16), drop=("attention_bias",)),
+    "seed_oss_output_bias": Case("seed_oss", dict(head_dim=12, attention_bias=False, attention_out_bias=True, mlp_bias=True,
+                                                  num_hidden_layers=2), spelling="v4"),
     "smollm3": Case("smollm3", dict(rope_parameters=rope(theta=1000.0), no_rope_layer_interval=4),
                     {"nope": dict(no_rope_layers=[1] * 4)}),
     "smollm3_list": Case("smollm3", dict(rope_parameters=rope(theta=1000.0), no_rope_layers=[0, 1, 1, 0],

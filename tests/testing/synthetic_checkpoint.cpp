@@ -144,12 +144,12 @@ Json write_config(const std::filesystem::path& directory, const SyntheticCheckpo
 Json synthetic_config(const SyntheticCheckpoint& options) {
   const ArchSpec& arch = find_arch(options.model_type, "synthetic checkpoint");
   Json text = text_config(options, arch);
-  if (!arch.nested_text) {
+  if (arch.nested_text.empty()) {
     return text;
   }
   Json config = {{"architectures", text["architectures"]}, {"model_type", options.model_type}};
   text.erase("architectures");
-  text["model_type"] = options.model_type + "_text";
+  text["model_type"] = arch.nested_text;
   config["text_config"] = std::move(text);
   return config;
 }

@@ -25,8 +25,11 @@ _FALLBACK = "vLLM runs it through transformers' classes, which do not know the c
 REFUSED: dict[str, str] = {
     "ministral": "vLLM has no model class for this family that the plugin could build on",
     "olmo2": _FALLBACK,
+    "olmo3": _FALLBACK,
     "smollm3": _FALLBACK,
     "starcoder2": _FALLBACK,
+    "seed_oss": _FALLBACK,
+    "exaone4": "vLLM's class does not tell the plugin which of its layers rotate keys",
     "gemma3": "images attend to each other in both directions, which codes do not support; "
     "convert the text model (gemma3_text)",
 }

@@ -24,8 +24,8 @@ NEAR_TIE = 0.05  # likewise, of two tokens
 # Cases of tests/data/zoo that together have every family, windows, softcaps, partial RoPE and layers without RoPE.
 CASES = (
     "llama_gqa", "llama_llama3", "llama_yarn", "llama_mqa_bias", "mistral_window", "ministral", "qwen2_window",
-    "qwen3_bias_window", "gemma", "gemma2", "gemma3_text", "gemma3_nested", "phi3_partial_window", "olmo2_gqa",
-    "smollm3", "granite", "starcoder2", "mixtral_window", "qwen2_moe", "qwen3_moe",
+    "qwen3_bias_window", "gemma", "gemma2", "gemma3_text", "gemma3_nested", "phi3_partial_window", "olmo2_gqa", "olmo3",
+    "exaone4", "seed_oss", "smollm3", "granite", "starcoder2", "mixtral_window", "qwen2_moe", "qwen3_moe",
 )
 
 
