@@ -55,6 +55,7 @@ class CurrentPass:
     """What a cache tells its layers. They do not know the cache: a cycle would keep it in memory until Python looks for cycles."""
 
     step: Step | None = None
+    is_stored = False  # a layer has stored tokens of the step, or begun to
 
 
 class CodedLayer(CacheLayerMixin):
@@ -83,6 +84,7 @@ class CodedLayer(CacheLayerMixin):
         # What is stored lasts longer than a caller's inference mode, and keeps the types that it is given in.
         device = query.device.type
         casts = torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
+        self.current.is_stored = True
         with torch.inference_mode(False), torch.no_grad(), casts:
             return self.store.attend(self.place, self.current.step, query, key, value, scale, softcap)
 
@@ -108,7 +110,7 @@ class CodedCache(Cache):
         self._columns: torch.Tensor | None = None  # bool [batch, columns]: False for padding; None: no padding
         self._lengths: list[int] | None = None  # tokens of each row
         self._kept_from: list[int] | None = None  # first token of each row whose exact rows are kept
-        self._before: tuple | None = None  # the last pass: columns of each layer, and the three above
+        self._before: tuple | None = None  # while a pass runs, and where it failed: columns of each layer, and the three above
         layers = []
         for layer in range(codes.num_layers):
             layers.append(self._stored_layer(layer) or codes.cache_layer(layer, layers))
@@ -127,8 +129,8 @@ class CodedCache(Cache):
 
     def begin_step(self, batch: int, num_tokens: int, device: torch.device, mask: torch.Tensor | None,
                    positions: torch.Tensor | None) -> torch.Tensor:
-        """Notes the tokens of a forward pass. Returns their positions [batch, num_tokens], 0 for padding."""
-        self._forget_failed_pass()
+        """Notes the tokens of a forward pass, which end_step() ends. Returns their positions [batch, num_tokens], 0 for padding."""
+        self._require_whole()
         columns = self.get_seq_length()
         past = [0] * batch if self._lengths is None else self._lengths
         if len(past) != batch:
@@ -147,6 +149,7 @@ class CodedCache(Cache):
             raise ConversionError(f"{max(lengths)} tokens: the model was converted for {self.codes.max_positions}; "
                                   "shorten the text or crop the cache")
         self._before = self._columns_of_layers(), self._lengths, self._columns, self._kept_from
+        self.current.is_stored = False
         self.current.step = self._step(index, past, lengths, None if new is None else new.flatten().nonzero().flatten())
         if new is not None or self._columns is not None:
             old = self._columns if self._columns is not None else torch.ones(batch, columns, dtype=torch.bool,
@@ -159,11 +162,24 @@ class CodedCache(Cache):
     def _columns_of_layers(self) -> list[int]:
         return [layer.get_seq_length() for layer in self.layers]
 
+    def end_step(self) -> None:
+        """All layers have the tokens that begin_step() noted."""
+        self._before = None
+
     def _forget_failed_pass(self) -> None:
         """A pass that failed before its first layer, such as in the embedding, has brought no tokens."""
-        if self._before is not None and self._before[0] == self._columns_of_layers():
+        if self._before is not None and self._before[0] == self._columns_of_layers() and not self.current.is_stored:
             _, self._lengths, self._columns, self._kept_from = self._before
-        self._before = None
+            self._before = None
+
+    def _require_whole(self) -> None:
+        """Refuses a cache of which some layers have tokens of a failed pass, and others not."""
+        self._forget_failed_pass()
+        if self._before is not None:
+            held = self._before[0][0]
+            raise ConversionError("past_key_values: the last pass ended within the model, so that not all layers have its tokens; call "
+                                  f"crop({held}), which goes back to the {held} before that pass, or reset()" if held else
+                                  "past_key_values: the first pass ended within the model; call reset(), or make a new cache")
 
     @property
     def padding(self) -> torch.Tensor | None:
@@ -245,16 +261,28 @@ class CodedCache(Cache):
         self.__init__(self.codes)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Removes the last -tokens_to_remove columns of every row."""
+        """Removes the last -tokens_to_remove columns of every row, and all of a pass that failed."""
         self._forget_failed_pass()
         number = int(tokens_to_remove)  # above 0 it is the final length, as in earlier versions
         held = self.get_seq_length()
         removed = -number if number <= 0 else max(held - number, 0)
         columns = max(held - removed, 0)
-        for layer in self.layers:
-            if not isinstance(layer, CodedLayer):  # a pass that failed in the middle has not brought its tokens to all
-                layer.crop(-max(layer.get_seq_length() - columns, 0))
-        if removed == 0 or self._lengths is None:
+        if self._before is not None:
+            columns = min(columns, self._before[0][0])
+        plain = [layer for layer in self.layers if not isinstance(layer, CodedLayer)]
+        for layer in plain:
+            if columns < layer.get_seq_length() >= getattr(layer, "sliding_window", torch.inf) and not layer.record_past:
+                raise ConversionError(f"crop: layers with a window of {layer.sliding_window} tokens have dropped those before it; call "
+                                      "activate_past_recording() before the text is read, or read it again")
+        for layer in plain:
+            layer.crop(columns - layer.get_seq_length())
+        if self._before is not None:  # only layers that ran have filled open tiles again, or written over them
+            old = self._before[3] or [0] * len(self._kept_from)
+            self._kept_from = [max(pair) for pair in zip(old, self._kept_from)]
+            self._before = None
+        elif removed == 0:
+            return
+        if self._lengths is None:
             return
         if self._columns is None:
             self._lengths = [columns] * len(self._lengths)
@@ -269,7 +297,7 @@ class CodedCache(Cache):
 
     @torch.inference_mode(False)
     def _take_rows(self, rows: torch.Tensor) -> None:
-        self._forget_failed_pass()
+        self._require_whole()
         if self._lengths is not None:
             self._lengths = [self._lengths[row] for row in rows.tolist()]
             self._kept_from = [self._kept_from[row] for row in rows.tolist()]

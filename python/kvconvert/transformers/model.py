@@ -218,9 +218,12 @@ def _before_forward(coded: ModelParts, name: str, module: torch.nn.Module, args:
 
 
 def _after_forward(module: torch.nn.Module, args: tuple, kwargs: dict, output):
-    """The output without a cache that only its own pass needed."""
+    """Tells the cache that the pass is complete. The output without a cache that only its own pass needed."""
     cache = kwargs.get(_CACHE)
-    if cache is None or not cache.is_of_one_pass:
+    if cache is None:
+        return output
+    cache.end_step()
+    if not cache.is_of_one_pass:
         return output
     if isinstance(output, tuple):
         return tuple(part for part in output if part is not cache)

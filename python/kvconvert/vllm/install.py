@@ -32,7 +32,9 @@ def install_stores(model: nn.Module, vllm_config: Any) -> list[PagedStore]:
     """Gives every layer of this rank that is not plain its store. Returns the stores."""
     config = vllm_config.model_config
     checkpoint = open_checkpoint(
-        local_directory(config.model, revision=config.revision, cache_dir=vllm_config.load_config.download_dir)
+        local_directory(
+            config.model, revision=config.revision, cache_dir=vllm_config.load_config.download_dir, token=config.hf_token
+        )
     )
     new_store = _STORES[type(checkpoint)]
     plain = _attention_by_layer(model)

@@ -14,7 +14,7 @@ import kvconvert
 from kvconvert.codes import LayerCodes
 from kvconvert.transformers.model_latents import ModelLatents
 
-from conversions import reference
+from conversions import reference, zoo
 from latent_cases import PCA, Case, latent, load
 
 CONVERSIONS = {
@@ -268,6 +268,73 @@ class PassesTest(Case):
                 cache.crop(-(cache.get_seq_length() - 70))
                 found = self.steps(model, cache, ids[:, 70:])
                 torch.testing.assert_close(found, self.continued(model, ids, 70)[:, 1:], atol=1e-3, rtol=1e-3)
+
+    def interrupted(self, model, cache, ids, layer):
+        """A pass that ends where attention of `layer` has seen its tokens."""
+        def interrupt(*_):
+            raise Interrupted
+
+        hook = model.get_decoder().layers[layer].self_attn.o_proj.register_forward_pre_hook(interrupt)
+        with self.assertRaises(Interrupted):
+            model(ids, past_key_values=cache)
+        hook.remove()
+
+    def test_nothing_goes_on_behind_an_interrupted_pass(self):
+        for name in CONVERSIONS:
+            for layer in (0, 2, 7):
+                with self.subTest(name, layer=layer):
+                    model, ids, cache = model_of(name), self.text[:, :80], model_of(name).new_cache()
+                    model(ids[:, :60], past_key_values=cache)
+                    self.interrupted(model, cache, ids[:, 60:61], layer)
+                    for go_on in (lambda: model(ids[:, 60:61], past_key_values=cache), lambda: cache.batch_repeat_interleave(2)):
+                        with self.assertRaisesRegex(kvconvert.ConversionError, r"ended within the model.*crop\(60\)"):
+                            go_on()
+                    cache.crop(60)
+                    torch.testing.assert_close(self.steps(model, cache, ids[:, 60:]), self.continued(model, ids, 60)[:, 1:],
+                                               atol=1e-4, rtol=1e-4)
+
+    def test_nothing_goes_on_behind_an_interrupted_first_pass(self):
+        for name in CONVERSIONS:
+            with self.subTest(name):
+                model, ids, cache = model_of(name), self.text[:, :80], model_of(name).new_cache()
+                self.interrupted(model, cache, ids[:, :60], 2)
+                with self.assertRaisesRegex(kvconvert.ConversionError, r"first pass ended within the model; call reset\(\)"):
+                    model(ids[:, :60], past_key_values=cache)
+                cache.reset()
+                model(ids[:, :60], past_key_values=cache)
+                torch.testing.assert_close(self.steps(model, cache, ids[:, 60:]), self.continued(model, ids, 60)[:, 1:])
+
+    def test_rows_that_an_interrupted_pass_read_back_are_read_again(self):
+        """Behind a crop that reaches below the tiles whose exact rows are kept."""
+        for name in CONVERSIONS:
+            with self.subTest(name):
+                model, ids = model_of(name), self.text[:, :110]
+                found = []
+                for failing in (True, False):
+                    cache = model.new_cache()
+                    model(ids, past_key_values=cache)
+                    cache.crop(40)
+                    if failing:
+                        self.interrupted(model, cache, ids[:, 40:45], 2)
+                        cache.crop(40)
+                    found.append(torch.cat([model(part, past_key_values=cache).logits for part in ids[:, 40:].split([5, 1, 1, 40, 23], 1)], 1))
+                torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)
+
+    def test_windows_that_have_dropped_tokens_refuse_a_crop(self):
+        model = load(zoo("mistral_window", "--force", method="fusedkv", exact=()))
+        cache = model.new_cache()
+        model(self.text[:, :20] % 100, past_key_values=cache)
+        held = [layer.get_seq_length() for layer in cache.layers]
+        with self.assertRaisesRegex(kvconvert.ConversionError, r"window of 9 tokens.*activate_past_recording\(\)"):
+            cache.crop(10)
+        self.assertEqual([layer.get_seq_length() for layer in cache.layers], held)
+
+    def test_masks_of_numbers_without_a_cache(self):
+        model, ids = load(zoo("gemma2")), self.text[:, :12] % 100
+        allowed = torch.ones(12, 12, dtype=torch.bool).tril()[None, None]
+        added = torch.zeros(1, 1, 12, 12).masked_fill(~allowed, torch.finfo(torch.float32).min)
+        found = [model(ids, attention_mask=mask, use_cache=False).logits for mask in (added, allowed)]
+        torch.testing.assert_close(*found)
 
 
 if __name__ == "__main__":
