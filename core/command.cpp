@@ -34,6 +34,7 @@ const std::map<std::string, LogLevel> kLogLevels = {{"error", LogLevel::kError},
                                                     {"info", LogLevel::kInfo},
                                                     {"debug", LogLevel::kDebug}};
 constexpr int kMaxThreads = 1024;
+constexpr const char* kMayBeEmpty = "may be empty";  // the name of a validator
 
 // A file opened while descriptor 0, 1 or 2 is closed would take its number and receive what is
 // meant for the terminal. Standard output becomes unwritable, so that losing a result is noticed.
@@ -171,13 +172,29 @@ bool means_out_of_memory(const std::string& text) {
          text.find("could not create a primitive") != std::string::npos;
 }
 
-// Refuses numbers of more than 64 bits, of which CLI11 would make the largest one.
-void require_fit(CLI::Option& option) {
-  const bool is_unsigned = option.get_type_name().starts_with("UINT");
-  if (!is_unsigned && !option.get_type_name().starts_with("INT")) {
+bool takes_empty(CLI::Option& option) {
+  try {
+    return option.get_validator(kMayBeEmpty) != nullptr;
+  } catch (const CLI::OptionNotFound&) {
+    return false;
+  }
+}
+
+// Refuses an empty value, which CLI11 takes for an option that is not given, and numbers of more than 64 bits, of which it
+// would make the largest one.
+void check_values(CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const bool is_unsigned = type.starts_with("UINT"), is_integer = type.starts_with("INT");
+  if (type.empty() || option.get_positional() || takes_empty(option)) {
     return;
   }
-  const auto check = [is_unsigned](const std::string& word) {
+  const auto check = [is_unsigned, is_integer](const std::string& word) -> std::string {
+    if (word.empty()) {
+      return "expected a value, found ''";
+    }
+    if (!is_unsigned && !is_integer) {
+      return {};
+    }
     errno = 0;
     is_unsigned ? static_cast<void>(std::strtoull(word.c_str(), nullptr, 0))
                 : static_cast<void>(std::strtoll(word.c_str(), nullptr, 0));
@@ -200,7 +217,7 @@ int parse_and_run(int argc, char** argv, const std::string& program, const std::
         option->get_description().find("(default") != std::string::npos) {
       option->default_str("");
     }
-    require_fit(*option);
+    check_values(*option);
   }
   try {
     std::vector<std::string> arguments = arguments_of(app, argc, argv);
@@ -245,6 +262,10 @@ CLI::Validator at_least(double least) {
                : fmt::format("expected {} or more, found {}", least, word);
   };
   return CLI::Validator(check, "");
+}
+
+CLI::Validator may_be_empty() {
+  return CLI::Validator([](const std::string&) { return std::string(); }, "", kMayBeEmpty);
 }
 
 void require_cpu(const CommonOptions& common) {

@@ -27,6 +27,8 @@ void offer_only_cpu(CLI::App& app);
 
 // Checks of options: a number from `least` on.
 CLI::Validator at_least(double least);
+// Marks an option whose empty value means something; other options refuse it.
+CLI::Validator may_be_empty();
 
 // UsageError that the positional argument `name` is missing. The message names an option with a list of values that may
 // have taken it.

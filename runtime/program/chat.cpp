@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -61,6 +63,7 @@ std::optional<std::string> next_line(bool is_terminal) {
     KVC_CHECK(line.size() <= kMaxLineBytes, "standard input: a line of more than {} bytes",
               kMaxLineBytes);
   }
+  KVC_CHECK(std::ferror(stdin) == 0, "standard input: cannot be read: {}", std::strerror(errno));
   if (line.empty() && std::feof(stdin) != 0) return std::nullopt;
   if (line.ends_with('\r')) line.pop_back();
   KVC_CHECK(!first_invalid_utf8(line), "standard input: a line is not UTF-8; convert the text");

@@ -7,7 +7,7 @@ namespace {
 
 void declare_input(CLI::App& app, kvc::RunOptions& options) {
   app.add_option("model", options.model, "HuggingFace directory, converted or not")->required();
-  app.add_option("--prompt", options.prompt, "Text to continue");
+  app.add_option("--prompt", options.prompt, "Text to continue")->check(kvc::may_be_empty());
   app.add_option("--prompt-file", options.prompt_file, "Text file to continue");
   app.add_option("--ids", options.ids,
                  "JSON file: token ids, or a list of lists of them (a batch)");
@@ -17,7 +17,8 @@ void declare_input(CLI::App& app, kvc::RunOptions& options) {
 void declare_chat(CLI::App& app, kvc::RunOptions& options) {
   app.add_flag("--chat", options.chat,
                "Hold a conversation: the prompt, or each line of standard input, is a turn");
-  app.add_option("--system", options.system, "With --chat: the system message");
+  app.add_option("--system", options.system, "With --chat: the system message")
+      ->check(kvc::may_be_empty());
   app.add_option("--chat-template", options.chat_template,
                  "With --chat: a Jinja file in place of the checkpoint's template");
   app.add_option(

@@ -1,5 +1,6 @@
 """kvrun --chat: turns from a pipe and from --prompt, the checkpoint's own template, what is refused."""
 import json
+import os
 import re
 import shutil
 import signal
@@ -48,6 +49,13 @@ class Chat(ProgramTest):
         self.assertEqual(second["tokens"], self.continuation("u: Hi\na:" + first["text"] + "\nu: And you?\na:"))
         self.assertEqual(second["kv"]["tokens"], second["prompt_tokens"] + len(second["tokens"]) - 1)  # a later turn would read the last
         self.assertLess(second["read_tokens"], second["prompt_tokens"] - first["prompt_tokens"])
+
+    def test_input_that_cannot_be_read(self):
+        directory = os.open(self.directory, os.O_RDONLY)
+        self.addCleanup(os.close, directory)
+        process = subprocess.run(command("kvrun", self.model, "--chat"), stdin=directory, capture_output=True, text=True, timeout=240)
+        self.assertEqual(process.returncode, 1, process.stderr)
+        self.assertIn("kvrun: error: standard input: cannot be read: Is a directory", process.stderr)
 
     def test_turns_draw_numbers_of_their_own(self):
         """Where a turn sees itself alone, the first draws as its prompt does; a conversation repeats with its seed."""

@@ -34,6 +34,18 @@ class CommonOptions(ProgramTest):
             self.assert_refused({2}, ["--help"], program)
             self.assert_refused({2}, ["--threads"], program, STORIES, "--threads", "many")
 
+    def test_empty_values(self):
+        """Those of a variable that a script has not set: no threshold, file or number is left out in silence."""
+        pair = ("kvvalidate", STORIES, STORIES)
+        for arguments in ((*pair, "--max-kld", ""), (*pair, "--report", ""), (*pair, "--block", ""), (*pair, "--text", ""),
+                          ("kvrun", STORIES, "--prompt", "x", "--max-new-tokens", ""), ("kvrun", STORIES, "--prompt", "x", "--temperature", ""),
+                          ("kvrun", STORIES, "--prompt", "x", "--logits", ""), ("kvconvert", STORIES, "--plan", "--out", ""),
+                          ("kvconvert", STORIES, "--plan", "--window", "")):
+            option = [word for word in arguments if str(word).startswith("--")][-1]
+            self.assert_refused({2}, [option, "expected a value, found ''"], *arguments)
+        self.assert_refused({2}, ["no prompt"], "kvrun", STORIES, "--prompt", "")
+        self.run_ok("kvrun", STORIES, "--chat", "--chat-template", DATA / "chat/llama2.jinja", "--prompt", "x", "--system", "", "--max-new-tokens", "1")
+
     def test_a_list_of_files_before_the_checkpoint(self):
         """A list ends before a directory; where that is missing, the message says what the list took."""
         texts = [self.directory / name for name in ("a.txt", "b.txt")]
