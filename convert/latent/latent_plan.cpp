@@ -155,6 +155,17 @@ std::string nearest_settings(const PlanRequest& request, PlanGroups plan_groups,
       break;
     }
   }
+  constexpr std::pair<const char*, std::int64_t ConvertSettings::*> kExact[] = {
+      {"--sink", &ConvertSettings::sink_tokens}, {"--window", &ConvertSettings::window_tokens}};
+  for (const auto& [flag, tokens] : kExact) {
+    for (other = settings; other.*tokens > 0;) {
+      other.*tokens /= 2;
+      if (fits(other)) {
+        ways.push_back(fmt::format("{} {}", flag, other.*tokens));
+        break;
+      }
+    }
+  }
   ways.push_back("--force to convert anyway");
   return fmt::format("{}", fmt::join(ways, ", or "));
 }
@@ -186,15 +197,17 @@ void check_reachable(const PlanRequest& request, PlanGroups plan_groups, const K
   const ConvertSettings& settings = request.settings;
   const std::int64_t context = plan_context(request.config, settings);
   const KeptRange range = kept_range(plan, context, cache_dtype(request.config));
-  KVC_CHECK(range.lowest < 1, "the cache of {} tokens would not shrink (kept_ratio {:.3f}); use {}",
-            context, range.lowest, nearest_settings(request, plan_groups, 1));
+  const std::int64_t exact = std::min(context, settings.sink_tokens + settings.window_tokens);
+  KVC_CHECK(range.lowest < 1,
+            "the cache of {} tokens would not shrink (kept_ratio {:.3f}; {} sink and window tokens "
+            "stay exact); use {}",
+            context, range.lowest, exact, nearest_settings(request, plan_groups, 1));
   KVC_CHECK(range.lowest <= plan.compression.target_kept_ratio,
             "--kept-ratio {} cannot be reached with --rank {} --group {}: with every possible "
             "token merged, a cache of {} tokens has a kept_ratio of {:.4f} ({} sink and window "
             "tokens stay exact). Use {}",
             settings.kept_ratio, settings.own<LatentSettings>().rank, settings.layers_per_group,
-            context, range.lowest, std::min(context, settings.sink_tokens + settings.window_tokens),
-            nearest_settings(request, plan_groups, range.lowest));
+            context, range.lowest, exact, nearest_settings(request, plan_groups, range.lowest));
 }
 
 }  // namespace

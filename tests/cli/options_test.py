@@ -332,6 +332,7 @@ class Plans(ProgramTest):
                             "--group", "4", "--rank", "0.7", "--kept-ratio", "0.5")
         self.assert_refused({1, 2}, ["--group"], "kvconvert", CONFIGS / "Llama-3.1-8B", "--plan",
                             "--group", "1", "--rank", "0.7", "--kept-ratio", "0.5")
+        self.assert_refused({1}, ["512 sink and window tokens stay exact", "use --sink 75, or"], "kvconvert", STORIES, "--plan", "--sink", "600")
 
     def test_what_the_conversion_refuses(self):
         self.assert_refused({1}, ["folded"], "kvconvert", REFERENCE, "--plan", "--kept-ratio", "0.25", "--export", "folded")
