@@ -257,8 +257,11 @@ class CodedCache(Cache):
                               "factors, and two caches cannot share them; use copy.deepcopy() in this process, or read the text again")
 
     def reset(self) -> None:
-        """Empties the cache."""
+        """Empties the cache. Layers that record what leaves their window go on to do so."""
+        records = any(getattr(layer, "record_past", False) for layer in self.layers)
         self.__init__(self.codes)
+        if records:
+            self.activate_past_recording()
 
     def crop(self, tokens_to_remove: int) -> None:
         """Removes the last -tokens_to_remove columns of every row, and all of a pass that failed."""
@@ -282,7 +285,7 @@ class CodedCache(Cache):
             self._before = None
         elif removed == 0:
             return
-        if self._lengths is None:
+        if not self._lengths:
             return
         if self._columns is None:
             self._lengths = [columns] * len(self._lengths)

@@ -46,6 +46,7 @@ class LatentStore:
         """Attends to all tokens and stores the step's. query [batch, heads, q, head_dim], and so is the result."""
         latents, last = self.model_latents.latents[self.number], place == len(self.layers) - 1
         latents.use(key.dtype, key.device)
+        self._use(key.dtype)
         held = (self.model_latents.take_latents(self.layers[place]).to(key.dtype),) if self.projected else ()
         if not self.counts:
             self.counts, self.exact_counts = [0] * len(step.lengths), [0] * len(step.lengths)
@@ -66,6 +67,12 @@ class LatentStore:
         if last:
             self._take(latents)
         return out
+
+    def _use(self, dtype: torch.dtype) -> None:
+        """Holds rows of this type from now on: a model may change its type while it has a cache."""
+        if self.latents is not None and self.latents.dtype != dtype:
+            self.latents = self.latents.to(dtype)
+        self.exact = [tuple(part.to(dtype) for part in rows) for rows in self.exact]
 
     def _new_rows(self, latents: Latents, place: int, step: "Step", row: int, key: torch.Tensor, value: torch.Tensor, held: Rows) -> Rows:
         """Those of a sequence's tokens in the step, without padding."""

@@ -61,6 +61,16 @@ class PassesTest(Case):
                     found = self.continued(model, ids)
                 self.assertLess((found.float() - self.continued(model, ids)).abs().mean().item(), 0.15)
 
+    def test_a_model_that_changes_its_type(self):
+        for name in ("codes", "pca", "palu", "commonkv"):
+            with self.subTest(name):
+                model, ids = load(CONVERSIONS[name]()), self.text[:, :80]
+                expected = self.continued(model, ids)
+                cache = model.new_cache()
+                model(ids[:, :60], past_key_values=cache)
+                model.to(torch.bfloat16)
+                self.assertLess((self.steps(model, cache, ids[:, 60:]).float() - expected[:, 1:]).abs().mean().item(), 0.15)
+
     def test_threads_with_a_cache_each(self):
         texts = [self.text[:, first:first + 70] for first in (0, 300, 600)]
         for name in ("codes", "pca", "palu", "commonkv"):
