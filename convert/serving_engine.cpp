@@ -18,8 +18,8 @@ constexpr EnumName<ServingEngine> kEngines[] = {{ServingEngine::kKvrun, "kvrun"}
                                                 {ServingEngine::kVllm, "vllm"}};
 
 // As in python/kvconvert/vllm/families.py, which has the reasons.
-constexpr std::array<std::string_view, 8> kNotInVllm = {
-    "ministral", "olmo2", "olmo3", "smollm3", "starcoder2", "seed_oss", "exaone4", "gemma3"};
+constexpr std::array<std::string_view, 7> kNotInVllm = {
+    "ministral", "olmo2", "olmo3", "smollm3", "starcoder2", "seed_oss", "gemma3"};
 
 bool serves_family(ServingEngine engine, std::string_view model_type) {
   return engine != ServingEngine::kVllm ||

@@ -1,7 +1,7 @@
 """Families that vLLM serves from codes: HuggingFace's `model_type` and vLLM's architecture.
 
 A family is here if vLLM's own model class can be served by replacing its `Attention` modules. Those modules get keys
-after RoPE, and the layer that holds them has the RoPE module as `rotary_emb`.
+after RoPE, and the layer that holds them has the RoPE module as `rotary_emb`, whether or not it rotates keys.
 """
 
 ARCHITECTURES: dict[str, str] = {
@@ -13,6 +13,7 @@ ARCHITECTURES: dict[str, str] = {
     "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "phi3": "Phi3ForCausalLM",
+    "exaone4": "Exaone4ForCausalLM",
     "granite": "GraniteForCausalLM",
     "mixtral": "MixtralForCausalLM",
     "qwen2_moe": "Qwen2MoeForCausalLM",
@@ -29,7 +30,6 @@ REFUSED: dict[str, str] = {
     "smollm3": _FALLBACK,
     "starcoder2": _FALLBACK,
     "seed_oss": _FALLBACK,
-    "exaone4": "vLLM's class does not tell the plugin which of its layers rotate keys",
     "gemma3": "images attend to each other in both directions, which codes do not support; "
     "convert the text model (gemma3_text)",
 }

@@ -38,7 +38,7 @@ def install_stores(model: nn.Module, vllm_config: Any) -> list[PagedStore]:
     )
     new_store = _STORES[type(checkpoint)]
     plain = _attention_by_layer(model)
-    rotaries = {layer: getattr(parent, "rotary_emb", None) for layer, (parent, _, _) in plain.items()}
+    rotaries = {layer: _rotary(parent) for layer, (parent, _, _) in plain.items()}
     with torch.device("cpu"), set_default_torch_dtype(torch.float32):
         # Layers share modules, and then tables.
         ropes = {rotary: key_rope(rotary, vllm_config.model_config.max_model_len) for rotary in set(rotaries.values())}
@@ -66,6 +66,13 @@ def install_stores(model: nn.Module, vllm_config: Any) -> list[PagedStore]:
         _log_exact_rows([plain[layer][2] for store in stores for layer in store.layers], open_tiles, vllm_config)
     return stores
 
+
+
+def _rotary(parent: nn.Module) -> nn.Module | None:
+    """The RoPE module that turns a layer's keys. Where EXAONE 4 has windows, its full layers hold one that they do not call."""
+    if getattr(parent, "apply_rope_all_layers", True) or parent.sliding_window:
+        return getattr(parent, "rotary_emb", None)
+    return None
 
 def _log_exact_rows(attentions: list[Attention], open_tiles: OpenTiles, vllm_config: Any) -> None:
     """What vLLM's size of the cache does not count."""

@@ -77,6 +77,19 @@ class Families(unittest.TestCase):
                 print(json.dumps({"family": family, "difference": round(found, 4)}), flush=True)
                 self.assertLess(found, TOLERANCE)
 
+    def test_keys_that_no_layer_turns_are_not_turned_back(self) -> None:
+        def always(parent):
+            return parent.rotary_emb
+
+        with tempfile.TemporaryDirectory() as folder:
+            plain = make("exaone4", Path(folder) / "plain")
+            coded = convert(plain, Path(folder) / "coded")
+            found = difference(plain, coded)
+            with mock.patch("kvconvert.vllm.install._rotary", always):
+                turned = difference(plain, coded)
+            print(json.dumps({"layers without RoPE": round(found, 4), "turned": round(turned, 4)}), flush=True)
+            self.assertLess(2 * found, turned)
+
     def test_wrong_angles_are_seen(self) -> None:
         def turned(*args):
             (cos, sin), interleaved = key_rope(*args)

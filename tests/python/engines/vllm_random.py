@@ -24,6 +24,7 @@ EXTRA = {
         "tie_word_embeddings": True, "sliding_window": 64, "query_pre_attn_scalar": 32,
         "layer_types": ["sliding_attention", "full_attention"],
     },
+    "exaone4": {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]},
     "mistral": {"sliding_window": None},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
     "phi3": {"sliding_window": None},
@@ -45,6 +46,8 @@ def make(family: str, folder: Path, layers: int = SIZES["num_hidden_layers"], **
     for name, parameter in model.named_parameters():
         if name.endswith("k_proj.bias"):  # keys with a mean, as trained models have them
             torch.nn.init.normal_(parameter, std=KEY_BIAS)
+        if name.endswith("k_norm.weight"):  # and pairs of channels of which one has the energy
+            parameter.data[len(parameter) // 2 :] -= 0.98
     model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(REFERENCE / name, folder)
