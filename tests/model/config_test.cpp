@@ -140,6 +140,9 @@ TEST(ModelConfig, TextModelsMayLieInside) {
   json["text_config"]["hidden_size"] = 0;
   EXPECT_THAT(refusal(json), HasSubstr("text_config: \"hidden_size\""));
   EXPECT_THAT(refusal(without(json, "text_config")), HasSubstr("\"text_config\" is missing"));
+  json["text_config"]["model_type"] = "gemma2";
+  EXPECT_THAT(refusal(json),
+              HasSubstr("text_config: \"model_type\" is \"gemma2\"; expected \"gemma3_text\""));
 }
 
 TEST(ModelConfig, GraniteScales) {
