@@ -164,6 +164,9 @@ class CodedCache(Cache):
 
     def end_step(self) -> None:
         """All layers have the tokens that begin_step() noted."""
+        if not self.current.is_stored and self._coded_layers():
+            raise ConversionError("past_key_values: attention ran without codes: keys were copied between the cache and the attention "
+                                  "function, which lost their layer; remove what wraps either of them")
         self._before = None
 
     def _forget_failed_pass(self) -> None:

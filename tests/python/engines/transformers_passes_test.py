@@ -12,6 +12,7 @@ import torch
 
 import kvconvert
 from kvconvert.codes import LayerCodes
+from kvconvert.transformers.cache import CodedLayer
 from kvconvert.transformers.model_latents import ModelLatents
 
 from conversions import reference, zoo
@@ -293,7 +294,7 @@ class PassesTest(Case):
         for name in CONVERSIONS:
             for layer in (0, 2, 7):
                 with self.subTest(name, layer=layer):
-                    model, ids, cache = model_of(name), self.text[:, :80], model_of(name).new_cache()
+                    model, ids, cache = model_of(name), self.text[:, :66], model_of(name).new_cache()
                     model(ids[:, :60], past_key_values=cache)
                     self.interrupted(model, cache, ids[:, 60:61], layer)
                     for go_on in (lambda: model(ids[:, 60:61], past_key_values=cache), lambda: cache.batch_repeat_interleave(2)):
@@ -303,10 +304,18 @@ class PassesTest(Case):
                     torch.testing.assert_close(self.steps(model, cache, ids[:, 60:]), self.continued(model, ids, 60)[:, 1:],
                                                atol=1e-4, rtol=1e-4)
 
+    def test_keys_that_lost_their_layer(self):
+        for name in ("codes", "pca"):
+            with self.subTest(name):
+                model, cache = model_of(name), model_of(name).new_cache()
+                with unittest.mock.patch.object(CodedLayer, "update", lambda self, keys, values, *_: (keys.clone(), values)):
+                    with self.assertRaisesRegex(kvconvert.ConversionError, "attention ran without codes"):
+                        model(self.text[:, :40], past_key_values=cache)
+
     def test_nothing_goes_on_behind_an_interrupted_first_pass(self):
         for name in CONVERSIONS:
             with self.subTest(name):
-                model, ids, cache = model_of(name), self.text[:, :80], model_of(name).new_cache()
+                model, ids, cache = model_of(name), self.text[:, :66], model_of(name).new_cache()
                 self.interrupted(model, cache, ids[:, :60], 2)
                 with self.assertRaisesRegex(kvconvert.ConversionError, r"first pass ended within the model; call reset\(\)"):
                     model(ids[:, :60], past_key_values=cache)
