@@ -105,7 +105,7 @@ class ModelParts:
     @torch.no_grad()
     def rope(self, layer: int) -> tuple[torch.Tensor, torch.Tensor] | None:
         """(cos, sin) float32 [max_positions, pairs] of a layer's keys; None without RoPE."""
-        if not getattr(self.attention(layer), "use_rope", True):
+        if not _rotates(self.attention(layer)):
             return None
         rotary = self.decoder.rotary_emb
         by_type = "layer_type" in inspect.signature(rotary.forward).parameters
@@ -118,3 +118,10 @@ class ModelParts:
             pairs = tables[0].shape[-1] // 2
             self._tables[kind] = tuple(table[0, :, :pairs].float().contiguous() for table in tables)
         return self._tables[kind]
+
+
+def _rotates(attention: torch.nn.Module) -> bool:
+    """Whether a layer turns its keys."""
+    if hasattr(attention, "sliding_window_pattern"):  # EXAONE 4: beside layers with a window, those without one do not
+        return attention.sliding_window is None or attention.is_sliding
+    return getattr(attention, "use_rope", True)
