@@ -117,7 +117,7 @@ class FamiliesTest(unittest.TestCase):
     """Windows, softcaps, biases, norms of keys, partial RoPE, layers without RoPE or with another one."""
 
     CASES = ("llama_yarn", "mistral_window", "ministral", "qwen2_window", "qwen3_bias_window", "gemma2", "gemma3_text",
-             "gemma3_nested", "phi3_partial_window", "olmo2_gqa", "smollm3", "starcoder2", "qwen2_moe")
+             "gemma3_nested", "phi3_partial_window", "olmo2_gqa", "exaone4", "smollm3", "starcoder2", "qwen2_moe")
     METHODS = {"pca": ("--kept-ratio", "0.5", "--group", "2"), "commonkv": ("--merge", "none", "--group", "2", "--rank", "0.4"),
                "palu": ("--rank", "0.4")}
 
