@@ -249,10 +249,9 @@ std::string resolve_dtype(const ConfigReader& reader) {
 }
 
 // The text model's own config; what only the whole model's says is added.
-Json text_config(const ConfigReader& top, const ArchSpec& arch) {
+Json text_config(const ConfigReader& top, const ArchSpec& arch, const std::string& subject) {
   const Json* text = top.object("text_config");
   KVC_CHECK(text != nullptr, "{}: \"text_config\" is missing", top.subject());
-  const std::string subject = top.subject() + ": text_config";
   const std::string type =
       ConfigReader(*text, subject).text_or("model_type", std::string(arch.nested_text));
   KVC_CHECK(type == arch.nested_text,
@@ -310,8 +309,8 @@ ModelConfig parse_model_config(const Json& json, const std::string& subject) {
   if (arch.nested_text.empty()) {
     return resolve(top, arch);
   }
-  const Json text = text_config(top, arch);
   const std::string text_subject = subject + ": text_config";
+  const Json text = text_config(top, arch, text_subject);
   ModelConfig config = resolve(ConfigReader(text, text_subject), arch);
   config.tensor_prefix = "language_model.model.";
   return config;

@@ -73,9 +73,7 @@ def to_v4(config):
         config["rope_local_base_freq"] = parameters["sliding_attention"]["rope_theta"]
         config["sliding_window_pattern"] = 3  # the same layers as layer_types for four of them
         config.pop("_sliding_window_pattern", None)
-        parameters = parameters["full_attention"]
-    if config["model_type"] == "olmo3":
-        parameters = parameters["full_attention"]
+    parameters = parameters.get("full_attention", parameters)
     config["rope_theta"] = parameters.pop("rope_theta")
     if "partial_rotary_factor" in parameters:
         config["partial_rotary_factor"] = parameters.pop("partial_rotary_factor")

@@ -46,7 +46,8 @@ class LatentStore:
         """Attends to all tokens and stores the step's. query [batch, heads, q, head_dim], and so is the result."""
         latents, last = self.model_latents.latents[self.number], place == len(self.layers) - 1
         latents.use(key.dtype, key.device)
-        self._use(key.dtype)
+        if place == 0:
+            self._use(key.dtype)
         held = (self.model_latents.take_latents(self.layers[place]).to(key.dtype),) if self.projected else ()
         if not self.counts:
             self.counts, self.exact_counts = [0] * len(step.lengths), [0] * len(step.lengths)

@@ -67,12 +67,12 @@ def install_stores(model: nn.Module, vllm_config: Any) -> list[PagedStore]:
     return stores
 
 
-
 def _rotary(parent: nn.Module) -> nn.Module | None:
     """The RoPE module that turns a layer's keys. Where EXAONE 4 has windows, its full layers hold one that they do not call."""
     if getattr(parent, "apply_rope_all_layers", True) or parent.sliding_window:
         return getattr(parent, "rotary_emb", None)
     return None
+
 
 def _log_exact_rows(attentions: list[Attention], open_tiles: OpenTiles, vllm_config: Any) -> None:
     """What vLLM's size of the cache does not count."""
