@@ -12,6 +12,8 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <type_traits>
+#include <utility>
 
 #include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/coded_attention.h"
@@ -58,19 +60,19 @@ inline void score_first_token(const DecodeAttentionParams& params, const FirstTo
   }
 }
 
-// Codes::kTiles tiles after another: keys are rebuilt tile by tile for each KV head, and then values of all
+// Sums::Values::kTiles tiles after another: keys are rebuilt tile by tile for each KV head, and then values of all
 // of them summed.
 template <class Codes, class Keys, class Sums>
 void attend_tiles(const DecodeAttentionParams& params, const CodedSegment& segment,
                   std::int64_t first, std::int64_t last, const AttentionPartial& partial) {
-  constexpr std::int64_t kTogether = Codes::kTiles * kTileTokens;
+  using Values = typename Sums::Values;
+  constexpr std::int64_t kTogether = Values::kTiles * kTileTokens;
   const std::int64_t heads_per_kv = params.num_heads / params.num_kv_heads;
   const std::int64_t last_tile = (last + kTileTokens - 1) / kTileTokens;
-  const bool shared = segment.shares_tiles();
-  // The second serves keys that have tiles of their own, one after the other.
-  Codes codes(segment.values.layout), of_keys(segment.keys.layout);
+  Values values(segment.values.layout);
+  Codes codes(segment.keys.layout);  // of keys, one tile after the other
   Keys keys(params, segment);
-  Sums sums(params.num_heads, segment.values.layout.num_coefficients());
+  Sums sums(params.num_heads, segment.values.layout);
   AlignedVector<float> scores(static_cast<std::size_t>(params.num_heads * kTogether));
   const auto for_heads = [&](const auto& body) {
     for (std::int64_t kv_head = 0; kv_head < params.num_kv_heads; ++kv_head) {
@@ -80,28 +82,34 @@ void attend_tiles(const DecodeAttentionParams& params, const CodedSegment& segme
       }
     }
   };
-  for (std::int64_t begin = first / kTileTokens; begin < last_tile; begin += Codes::kTiles) {
-    const std::int64_t tiles = std::min(Codes::kTiles, last_tile - begin);
+  for (std::int64_t begin = first / kTileTokens; begin < last_tile; begin += Values::kTiles) {
+    const std::int64_t tiles = std::min(Values::kTiles, last_tile - begin);
     const std::int64_t token = begin * kTileTokens;
     const TokenRange seen{std::max<std::int64_t>(0, first - token),
                           std::min(tiles * kTileTokens, last - token)};
     for (std::int64_t tile = 0; tile < tiles; ++tile) {
       const std::int64_t in_group = tile * kTileTokens;
-      codes.read(segment.values.tile(begin + tile), tile);
-      if (!shared) {
-        of_keys.read(segment.keys.tile(begin + tile), 0);
-      }
+      values.read(segment.values.tile(begin + tile), tile);
+      const auto [rows, gains] = [&]() -> std::pair<const std::uint8_t*, const float*> {
+        if constexpr (std::is_same_v<Codes, Values>) {
+          if (segment.shares_tiles()) {
+            return {values.rows(tile), values.gains(tile)};
+          }
+        }
+        codes.read(segment.keys.tile(begin + tile));
+        return {codes.rows(), codes.gains()};
+      }();
       if (segment.positions != nullptr) {
         keys.set_positions(segment.positions + token + in_group);
       }
-      if (begin + tile + Codes::kTiles < last_tile) {
-        fetch_tile(params, segment, begin + tile + Codes::kTiles);
+      if (begin + tile + Values::kTiles < last_tile) {
+        fetch_tile(params, segment, begin + tile + Values::kTiles);
       }
       std::int64_t rebuilt = -1;
       for_heads([&](std::int64_t head, std::int64_t count, float* to) {
         if (head / heads_per_kv != rebuilt) {
           rebuilt = head / heads_per_kv;
-          keys.rebuild(rebuilt, shared ? codes : of_keys, shared ? tile : 0);
+          keys.rebuild(rebuilt, rows, gains);
         }
         keys.score(head, count, segment.turned_back(token + in_group), kTogether, to + in_group);
       });
@@ -110,7 +118,7 @@ void attend_tiles(const DecodeAttentionParams& params, const CodedSegment& segme
       score_first_token(params, segment.first_token, kTogether, scores.data());
     }
     for_heads([&](std::int64_t head, std::int64_t count, float* from) {
-      sums.add(head, count, codes, tiles, seen, params.softcap, from);
+      sums.add(head, count, values, tiles, seen, params.softcap, from);
     });
   }
   sums.write(partial);

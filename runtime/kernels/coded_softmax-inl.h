@@ -30,12 +30,14 @@ struct TokenRange {
 
 class CodeSums {
  public:
-  CodeSums(std::int64_t num_heads, std::int64_t num_coefficients)
-      : num_coefficients_(num_coefficients),
+  using Values = TileCodes;
+
+  CodeSums(std::int64_t num_heads, const TileLayout& layout)
+      : num_coefficients_(layout.num_coefficients()),
         max_(static_cast<std::size_t>(num_heads), -INFINITY),
         sum_(max_.size(), 0),
         gain_sum_(max_.size(), 0),
-        codes_(static_cast<std::size_t>(num_heads * num_coefficients) * hn::Lanes(Tokens()), 0) {}
+        codes_(static_cast<std::size_t>(num_heads * num_coefficients_) * hn::Lanes(Tokens()), 0) {}
 
   // Heads head .. head + count - 1, at most kHeadsTogether. scores [count, kGroupTokens]; are overwritten.
   void add(std::int64_t head, std::int64_t count, const TileCodes& codes, std::int64_t tiles,

@@ -38,10 +38,10 @@ class PairKeys {
 
   // All of these as TileKeys'.
   void set_positions(const std::int32_t* positions) { turns_.set(positions); }
-  void rebuild(std::int64_t kv_head, const Codes& codes, std::int64_t tile) {
+  void rebuild(std::int64_t kv_head, const std::uint8_t* codes, const float* gains) {
     of_head_ = &transforms_[static_cast<std::size_t>(kv_head)];
-    codes_ = codes.rows(tile);
-    gains_ = codes.gains(tile);
+    codes_ = codes;
+    gains_ = gains;
   }
   void score(std::int64_t head, std::int64_t count, std::int64_t position, std::int64_t stride,
              float* scores) {

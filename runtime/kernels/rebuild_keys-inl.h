@@ -43,21 +43,21 @@ class TileKeys {
   // Positions of the following tiles, if their tokens are not consecutive. [kTileTokens]
   void set_positions(const std::int32_t* positions) { turns_.set(positions); }
 
-  void rebuild(std::int64_t kv_head, const TileCodes& codes, std::int64_t tile) {
+  // rows: the tile's codes, rows of kRowStride bytes.
+  void rebuild(std::int64_t kv_head, const std::uint8_t* codes, const float* gains) {
     const CodedKeyRows& rows = rows_[kv_head];
     float products[IntegerRows::kRows * kTileTokens];
     for (std::size_t i = 0; i < rows.bases().size(); ++i) {
       const IntegerRows& basis = rows.bases()[i];
       const PairedRows& integers = bases_[static_cast<std::size_t>(kv_head)][i];
-      integers.spread(codes.rows(tile), pairs_);
+      integers.spread(codes, pairs_);
       const std::int32_t* channels = rows.channels(static_cast<std::int64_t>(i));
       for (std::int64_t row = 0; row < basis.num_rows(); ++row) {
         const std::int64_t in_block = row % IntegerRows::kRows;
         if (in_block == 0) {
           integers.multiply(row, pairs_, products);
         }
-        finish(rows, channels[row], basis.scale(row), products + in_block * kTileTokens,
-               codes.gains(tile));
+        finish(rows, channels[row], basis.scale(row), products + in_block * kTileTokens, gains);
       }
     }
     for (std::int64_t pair = 0; pair < rope_.num_pairs; ++pair) {

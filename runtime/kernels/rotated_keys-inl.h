@@ -56,10 +56,10 @@ class RotatedKeys {
 
   // All of these as TileKeys'.
   void set_positions(const std::int32_t* positions) { means_.set_positions(positions); }
-  void rebuild(std::int64_t kv_head, const TileCodes& codes, std::int64_t tile) {
+  void rebuild(std::int64_t kv_head, const std::uint8_t* codes, const float* gains) {
     of_head_ = rows_ + kv_head;
-    codes_ = codes.rows(tile);
-    gains_ = codes.gains(tile);
+    codes_ = codes;
+    gains_ = gains;
   }
   void score(std::int64_t head, std::int64_t count, std::int64_t position, std::int64_t stride,
              float* scores) {

@@ -28,7 +28,7 @@ using Tokens = hn::CappedTag<float, 16>;
 using TokenVec = hn::Vec<Tokens>;
 
 inline constexpr std::int64_t kHeadsTogether = 4;  // query heads of one KV head
-inline constexpr std::int64_t kGroupTiles = 4;     // that are read together
+inline constexpr std::int64_t kGroupTiles = 8;     // that are read together
 inline constexpr std::int64_t kGroupTokens = kGroupTiles * kTileTokens;
 
 // body(constant: count) for 1 to kHeadsTogether heads.
@@ -62,15 +62,17 @@ class TileCodes {
   explicit TileCodes(const TileLayout& layout)
       : layout_(layout), rows_(padded(layout.num_coefficients()) * kRowStride, 0) {}
 
-  void read(const std::uint8_t* from, std::int64_t tile) {
+  void read(const std::uint8_t* from, std::int64_t tile = 0) {
     unpack_codes(layout_, from, kRowStride, rows_.data() + tile * kTileTokens);
     unpack_gains(layout_, from, gains_ + tile * kTileTokens);
   }
 
   // From a tile on.
-  const float* gains(std::int64_t tile) const { return gains_ + tile * kTileTokens; }
+  const float* gains(std::int64_t tile = 0) const { return gains_ + tile * kTileTokens; }
   // Rows of coefficients, kRowStride bytes apart, from the tile's tokens on.
-  const std::uint8_t* rows(std::int64_t tile) const { return rows_.data() + tile * kTileTokens; }
+  const std::uint8_t* rows(std::int64_t tile = 0) const {
+    return rows_.data() + tile * kTileTokens;
+  }
 
  private:
   static std::size_t padded(std::int64_t count) {

@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 #include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/code_tiles.h"
@@ -26,37 +28,59 @@
 KVC_BEFORE_VNNI();
 namespace kvc::HWY_NAMESPACE {
 
-// Bytes of each output byte's 64-bit lane, and the place of its 8 bits there.
-struct PlaneTable {
-  alignas(64) std::array<std::uint8_t, 64> bytes{};
-  alignas(64) std::array<std::uint8_t, 64> shifts{};
-  int mask = 0;  // of the plane's bits in a code
-};
+// body(constant: 0), ..., body(constant: kCount - 1): arrays that they index stay in registers.
+template <int kCount, class Body>
+HWY_INLINE void for_constants(const Body& body) {
+  [&]<int... kAt>(std::integer_sequence<int, kAt...>) HWY_ATTR {
+    (body(std::integral_constant<int, kAt>()), ...);
+  }
+  (std::make_integer_sequence<int, kCount>());
+}
 
-// The planes of two neighbouring coefficients of one width.
+// sums + the sums of four neighbouring products each. GCC 12 copies the sums of the intrinsic in every step of a loop, and
+// spills them.
+HWY_INLINE __m512i add_products(__m512i sums, __m512i codes, __m512i weights) {
+#if HWY_COMPILER_GCC_ACTUAL
+  asm("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(codes), "v"(weights));
+  return sums;
+#else
+  return _mm512_dpbusd_epi32(sums, codes, weights);
+#endif
+}
+
+// The planes of two neighbouring coefficients of one width. Every 64-bit lane takes the bytes of 8 tokens, one plane
+// behind the other, and cuts each token's bits of a plane out of them.
 struct WidthTable {
-  std::array<PlaneTable, 3> planes{};
-  int count = 0;
+  struct Plane {
+    alignas(64) std::array<std::uint8_t, 64> shifts{};  // of each token's byte
+    int mask = 0;                                       // of the plane's bits in a code
+  };
+  alignas(64) std::array<std::uint8_t, 64> bytes{};
+  std::array<Plane, 3> planes{};
+  int count = 0;  // of planes
 };
 
 constexpr WidthTable width_table(int bits) {
   WidthTable table;
-  int offset = 0, below = bits;
+  int offset = 0, in_lane = 0, below = bits;
   for (int plane = kWidestCode; plane >= 1; plane /= 2) {
     if ((bits & plane) == 0) {
       continue;
     }
     below -= plane;
-    PlaneTable& of_plane = table.planes[static_cast<std::size_t>(table.count++)];
+    WidthTable::Plane& of_plane = table.planes[static_cast<std::size_t>(table.count++)];
     of_plane.mask = ((1 << plane) - 1) << below;
     for (int i = 0; i < 64; ++i) {
-      const int lane = i / 8, byte = i % 8;
-      const auto at = static_cast<std::size_t>(i);
-      of_plane.bytes[at] =
-          static_cast<std::uint8_t>(lane / 4 * 4 * bits + offset + lane % 4 * plane + byte % plane);
-      of_plane.shifts[at] = static_cast<std::uint8_t>((byte * plane - below) & 63);
+      const int lane = i / 8, token = i % 8;
+      of_plane.shifts[static_cast<std::size_t>(i)] =
+          static_cast<std::uint8_t>((8 * in_lane + token * plane - below) & 63);
+      if (token < plane) {
+        table.bytes[static_cast<std::size_t>(8 * lane + in_lane + token)] =
+            static_cast<std::uint8_t>(lane / 4 * 4 * bits + offset + lane % 4 * plane + token);
+      }
     }
     offset += 4 * plane;
+    in_lane += plane;
   }
   return table;
 }
@@ -68,11 +92,11 @@ HWY_INLINE __m512i unpack_two(__m512i packed) {
   if constexpr (kBits == kWidestCode) {
     return packed;
   } else {
+    const __m512i bytes = _mm512_permutexvar_epi8(_mm512_load_si512(kTable.bytes.data()), packed);
     __m512i codes = _mm512_setzero_si512();
     int mask = 0;
     for (int i = 0; i < kTable.count; ++i) {
-      const PlaneTable& plane = kTable.planes[static_cast<std::size_t>(i)];
-      const __m512i bytes = _mm512_permutexvar_epi8(_mm512_load_si512(plane.bytes.data()), packed);
+      const WidthTable::Plane& plane = kTable.planes[static_cast<std::size_t>(i)];
       const __m512i bits =
           _mm512_multishift_epi64_epi8(_mm512_load_si512(plane.shifts.data()), bytes);
       // Takes bits of `mask` from the codes so far, others from the plane.
@@ -120,23 +144,23 @@ HWY_INLINE void unpack_width(std::int64_t count, const std::uint8_t* end, const 
   }
 }
 
-// Gains and codes of kTiles tiles, padded with zeros to whole quads of coefficients, at least one.
+// Gains and codes of a tile, padded with zeros to whole quads of coefficients, at least one.
 class VnniCodes {
  public:
-  static constexpr std::int64_t kTiles = kGroupTiles;
-  static constexpr std::int64_t kRowStride = kTileTokens;  // a row has a coefficient of one tile
+  static constexpr std::int64_t kRowStride = kTileTokens;
 
   explicit VnniCodes(const TileLayout& layout)
       : layout_(layout),
-        num_quads_((layout.num_coefficients() + IntegerRows::kQuad - 1) / IntegerRows::kQuad),
-        rows_(static_cast<std::size_t>(kTiles * bytes() + IntegerRows::kQuad * kTileTokens), 0) {}
+        rows_(
+            static_cast<std::size_t>((layout.num_coefficients() / kQuad + 2) * kQuad * kTileTokens),
+            0) {}
 
-  void read(const std::uint8_t* from, std::int64_t tile) {
+  void read(const std::uint8_t* from) {
     if (layout_.gain) {
-      unpack_gains(layout_, from, gains_ + tile * kTileTokens);
+      unpack_gains(layout_, from, gains_);
     }
     const std::uint8_t* end = from + layout_.bytes();
-    std::uint8_t* to = rows_.data() + tile * bytes();
+    std::uint8_t* to = rows_.data();
     unpack_width<8>(layout_.coefficients[8], end, from, to);
     unpack_width<7>(layout_.coefficients[7], end, from, to);
     unpack_width<6>(layout_.coefficients[6], end, from, to);
@@ -147,21 +171,15 @@ class VnniCodes {
     unpack_width<1>(layout_.coefficients[1], end, from, to);
   }
 
-  // From a tile on; null: ones.
-  const float* gains(std::int64_t tile) const {
-    return layout_.gain ? gains_ + tile * kTileTokens : nullptr;
-  }
-  std::int64_t num_quads() const { return num_quads_; }
-  // [num_quads, kQuad, kTileTokens]
-  const std::uint8_t* rows(std::int64_t tile) const { return rows_.data() + tile * bytes(); }
+  const float* gains() const { return layout_.gain ? gains_ : nullptr; }  // null: ones
+  const std::uint8_t* rows() const { return rows_.data(); }  // [coefficients, kTileTokens]
 
  private:
-  std::int64_t bytes() const { return num_quads_ * IntegerRows::kQuad * kTileTokens; }
+  static constexpr std::int64_t kQuad = IntegerRows::kQuad;
 
   TileLayout layout_;
-  std::int64_t num_quads_;
   AlignedVector<std::uint8_t> rows_;
-  float gains_[kGroupTokens] = {};
+  float gains_[kTileTokens] = {};
 };
 
 }  // namespace kvc::HWY_NAMESPACE

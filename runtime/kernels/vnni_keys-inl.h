@@ -35,22 +35,22 @@ class VnniKeys {
   // As TileKeys'.
   void set_positions(const std::int32_t* positions) { turns_.set(positions); }
 
-  void rebuild(std::int64_t kv_head, const VnniCodes& codes, std::int64_t tile) {
+  void rebuild(std::int64_t kv_head, const std::uint8_t* codes, const float* gains) {
     const CodedKeyRows& rows = rows_[kv_head];
     for (std::size_t i = 0; i < rows.bases().size(); ++i) {
       const IntegerRows& basis = rows.bases()[i];
       const std::int32_t* channels = rows.channels(static_cast<std::int64_t>(i));
       quads_.resize(static_cast<std::size_t>(basis.num_quads()));
       for (std::int64_t quad = 0; quad < basis.num_quads(); ++quad) {
-        quads_[static_cast<std::size_t>(quad)] =
-            basis.has_run() ? read_quad<true>(basis, quad, codes.rows(tile))
-                            : read_quad<false>(basis, quad, codes.rows(tile));
+        quads_[static_cast<std::size_t>(quad)] = basis.has_run()
+                                                     ? read_quad<true>(basis, quad, codes)
+                                                     : read_quad<false>(basis, quad, codes);
       }
       for (std::int64_t row = 0; row < basis.num_rows(); row += IntegerRows::kRows) {
-        if (codes.gains(tile) == nullptr) {
+        if (gains == nullptr) {
           rebuild_block<false>(rows, basis, row, channels, nullptr);
         } else {
-          rebuild_block<true>(rows, basis, row, channels, codes.gains(tile));
+          rebuild_block<true>(rows, basis, row, channels, gains);
         }
       }
     }

@@ -67,27 +67,25 @@ struct RowSums {
   __m512i of[kCount][2];
 
   HWY_INLINE void clear() {
-    for (auto& sums : of) {
-      sums[0] = sums[1] = _mm512_setzero_si512();
-    }
+    for_constants<kCount>([&](auto i)
+                              HWY_ATTR { of[i()][0] = of[i()][1] = _mm512_setzero_si512(); });
   }
   // weights: [kCount or more, kQuad]
   HWY_INLINE void add(const CodeQuad& codes, const std::int8_t* weights) {
-    for (auto& sums : of) {
+    for_constants<kCount>([&](auto i) HWY_ATTR {
       std::int32_t four;
-      std::memcpy(&four, weights, sizeof(four));
-      weights += IntegerRows::kQuad;
+      std::memcpy(&four, weights + i() * IntegerRows::kQuad, sizeof(four));
       const __m512i weight = _mm512_set1_epi32(four);
-      sums[0] = _mm512_dpbusd_epi32(sums[0], codes.half[0], weight);
-      sums[1] = _mm512_dpbusd_epi32(sums[1], codes.half[1], weight);
-    }
+      of[i()][0] = add_products(of[i()][0], codes.half[0], weight);
+      of[i()][1] = add_products(of[i()][1], codes.half[1], weight);
+    });
   }
   // Those of high bytes become those of whole integers, but for low bytes.
   HWY_INLINE void widen() {
-    for (auto& sums : of) {
-      sums[0] = _mm512_slli_epi32(sums[0], 8);
-      sums[1] = _mm512_slli_epi32(sums[1], 8);
-    }
+    for_constants<kCount>([&](auto i) HWY_ATTR {
+      of[i()][0] = _mm512_slli_epi32(of[i()][0], 8);
+      of[i()][1] = _mm512_slli_epi32(of[i()][1], 8);
+    });
   }
 };
 

@@ -45,9 +45,9 @@ class VnniRotatedKeys {
 
   // All of these as TileKeys'.
   void set_positions(const std::int32_t* positions) { means_.set_positions(positions); }
-  void rebuild(std::int64_t, const VnniCodes& codes, std::int64_t tile) {
-    codes_ = codes.rows(tile);
-    gains_ = codes.gains(tile);
+  void rebuild(std::int64_t, const std::uint8_t* codes, const float* gains) {
+    codes_ = codes;
+    gains_ = gains;
   }
   void score(std::int64_t head, std::int64_t count, std::int64_t position, std::int64_t stride,
              float* scores) {

@@ -10,6 +10,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -24,20 +25,55 @@
 KVC_BEFORE_VNNI();
 namespace kvc::HWY_NAMESPACE {
 
+// Places of byte `byte` of [kTileTokens] integers, twice.
+constexpr std::array<std::uint8_t, 2 * kTileTokens> bytes_of_integers(std::size_t byte) {
+  std::array<std::uint8_t, 2 * kTileTokens> places{};
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    places[i] = static_cast<std::uint8_t>(i % kTileTokens * sizeof(std::int32_t) + byte);
+  }
+  return places;
+}
+
+// Tiles of values that are read together. Their codes stay packed.
+class VnniTiles {
+ public:
+  static constexpr std::int64_t kTiles = kGroupTiles;
+
+  explicit VnniTiles(const TileLayout& layout) : layout_(layout) {}
+
+  void read(const std::uint8_t* from, std::int64_t tile) {
+    packed_[tile] = from;
+    if (layout_.gain) {
+      unpack_gains(layout_, from, gains_ + tile * kTileTokens);
+    }
+  }
+
+  const TileLayout& layout() const { return layout_; }
+  const std::uint8_t* packed(std::int64_t tile) const { return packed_[tile]; }
+  const float* gains() const { return layout_.gain ? gains_ : nullptr; }  // null: ones
+
+ private:
+  TileLayout layout_;
+  const std::uint8_t* packed_[kTiles] = {};
+  float gains_[kGroupTokens] = {};
+};
+
 // Weights of a group's tokens are integers of 16 bits in units of the largest: their high and low bytes
 // multiply the codes, and sums of a group are exact.
 class VnniSums {
  public:
-  VnniSums(std::int64_t num_heads, std::int64_t num_coefficients)
-      : num_coefficients_(num_coefficients),
-        stride_((num_coefficients + kQuad - 1) / kQuad * kSums),
+  using Values = VnniTiles;
+
+  VnniSums(std::int64_t num_heads, const TileLayout& layout)
+      : layout_(layout),
+        stride_(num_quads(layout) * kSums),
         max_(static_cast<std::size_t>(num_heads), -INFINITY),
         sum_(max_.size(), 0),
         gain_sum_(max_.size(), 0),
         codes_(max_.size() * static_cast<std::size_t>(stride_), 0) {}
 
   // Heads head .. head + count - 1, at most kHeadsTogether. scores [count, kGroupTokens]; are overwritten.
-  void add(std::int64_t head, std::int64_t count, const VnniCodes& codes, std::int64_t tiles,
+  void add(std::int64_t head, std::int64_t count, const VnniTiles& values, std::int64_t tiles,
            const TokenRange& seen, float softcap, float* scores) {
     for (std::int64_t i = 0; i < count; ++i) {
       float* of_head = scores + i * kGroupTokens;
@@ -46,17 +82,18 @@ class VnniSums {
       }
       std::fill(of_head, of_head + seen.first, -INFINITY);
       std::fill(of_head + seen.last, of_head + tiles * kTileTokens, -INFINITY);
-      const float largest = exponentiate(head + i, tiles * kTileTokens, codes.gains(0), of_head);
-      gain_sum_[static_cast<std::size_t>(head + i)] +=
-          split_weights(i, tiles * kTileTokens, largest, of_head);
+      const float largest = exponentiate(head + i, tiles * kTileTokens, values.gains(), of_head);
+      gain_sum_[static_cast<std::size_t>(head + i)] += split_weights(i, tiles, largest, of_head);
     }
     switch (count) {
       case 1:
-        return add_codes<1>(head, 1, codes, tiles);
+        return add_codes<1>(head, values, tiles);
       case 2:
-        return add_codes<2>(head, 2, codes, tiles);
+        return add_codes<2>(head, values, tiles);
+      case 3:
+        return add_codes<3>(head, values, tiles);
       default:
-        return add_codes<kHeadsTogether>(head, count, codes, tiles);
+        return add_codes<kHeadsTogether>(head, values, tiles);
     }
   }
 
@@ -65,13 +102,17 @@ class VnniSums {
       partial.max[head] = max_[head];
       partial.sum[head] = sum_[head];
       const auto index = static_cast<std::int64_t>(head);
-      float* output = partial.output + index * (num_coefficients_ + 1);
+      float* output = partial.output + index * (layout_.num_coefficients() + 1);
       const float* from = codes_.data() + index * stride_;
-      for (std::int64_t c = 0; c < num_coefficients_; ++c) {
-        const float* four = from + c / kQuad * kSums + c % 2 * 8 + c % kQuad / 2;
-        output[c] = (four[0] + four[2]) + (four[4] + four[6]);
+      for (int bits = kWidestCode; bits >= 1; --bits) {
+        const std::int64_t count = layout_.coefficients[bits];
+        for (std::int64_t c = 0; c < count; ++c) {
+          const float* four = from + c / kQuad * kSums + c % 2 * 8 + c % kQuad / 2;
+          *output++ = (four[0] + four[2]) + (four[4] + four[6]);
+        }
+        from += quads_of(count) * kSums;
       }
-      output[num_coefficients_] = gain_sum_[head];
+      *output = gain_sum_[head];
     }
   }
 
@@ -118,62 +159,97 @@ class VnniSums {
   }
 
   // Converts the i-th head's weights of the group to integers; returns their sum.
-  float split_weights(std::int64_t i, std::int64_t count, float largest, const float* weights) {
+  float split_weights(std::int64_t i, std::int64_t tiles, float largest, const float* weights) {
+    alignas(64) static constexpr std::array<std::uint8_t, kPlaneBytes> kHigh = bytes_of_integers(1);
+    alignas(64) static constexpr std::array<std::uint8_t, kPlaneBytes> kLow = bytes_of_integers(0);
     const bool any = largest > kLeast;
     units_[i] = any ? largest / kLargest : 0;
     __m512i sum = _mm512_setzero_si512();
     const __m512 inverse = _mm512_set1_ps(any ? kLargest / largest : 0);
-    for (std::int64_t token = 0; token < count; token += 16) {
-      std::int8_t* to = weights_[token / kTileTokens][i][0] + token % kTileTokens;
-      const __m512i integer =
-          _mm512_cvtps_epi32(_mm512_mul_ps(inverse, _mm512_loadu_ps(weights + token)));
-      sum = _mm512_add_epi32(sum, integer);
-      const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(integer, _mm512_set1_epi32(128)), 8);
-      store_twice(high, to);
-      store_twice(_mm512_sub_epi32(integer, _mm512_slli_epi32(high, 8)), to + kPlaneBytes);
+    for (std::int64_t tile = 0; tile < tiles; ++tile, weights += kTileTokens) {
+      // Plus a half of 256: the byte above is the nearest, and what it leaves is the low byte less 128.
+      __m512i rounded[2];
+      for (int half = 0; half < 2; ++half) {
+        const __m512i integer =
+            _mm512_cvtps_epi32(_mm512_mul_ps(inverse, _mm512_loadu_ps(weights + 16 * half)));
+        sum = _mm512_add_epi32(sum, integer);
+        rounded[half] = _mm512_add_epi32(integer, _mm512_set1_epi32(128));
+      }
+      const auto bytes = [&](const std::array<std::uint8_t, kPlaneBytes>& places) HWY_ATTR {
+        return _mm512_permutex2var_epi8(rounded[0], _mm512_load_si512(places.data()), rounded[1]);
+      };
+      _mm512_store_si512(weights_[tile][i][0], bytes(kHigh));
+      _mm512_store_si512(weights_[tile][i][1],
+                         _mm512_xor_si512(bytes(kLow), _mm512_set1_epi8(-128)));
     }
     return units_[i] * static_cast<float>(_mm512_reduce_add_epi32(sum));
   }
-  static void store_twice(__m512i integers, std::int8_t* to) {
-    const __m128i bytes = _mm512_cvtepi32_epi8(integers);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + kTileTokens), bytes);
-  }
 
-  // The group's codes times the weights of kHeads heads; `count` of them are used.
+  // The group's codes times the weights of kHeads heads.
   template <int kHeads>
-  void add_codes(std::int64_t head, std::int64_t count, const VnniCodes& codes,
-                 std::int64_t tiles) {
-    for (std::int64_t quad = 0; quad < codes.num_quads(); ++quad) {
-      __m512i sums[kHeads][2][2];  // of high and low bytes, for two rows of codes each
-      for (auto& of_head : sums) {
-        for (auto& of_plane : of_head) {
-          of_plane[0] = of_plane[1] = _mm512_setzero_si512();
-        }
-      }
-      for (std::int64_t tile = 0; tile < tiles; ++tile) {
-        const std::uint8_t* rows = codes.rows(tile) + quad * kQuad * kTileTokens;
-        const __m512i first = _mm512_loadu_si512(rows), second = _mm512_loadu_si512(rows + 64);
-        for (int i = 0; i < kHeads; ++i) {
-          for (int plane = 0; plane < 2; ++plane) {
-            const __m512i weights = _mm512_load_si512(weights_[tile][i][plane]);
-            sums[i][plane][0] = _mm512_dpbusd_epi32(sums[i][plane][0], first, weights);
-            sums[i][plane][1] = _mm512_dpbusd_epi32(sums[i][plane][1], second, weights);
-          }
-        }
-      }
-      for (std::int64_t i = 0; i < count; ++i) {
-        float* to = codes_.data() + (head + i) * stride_ + quad * kSums;
-        __m512i rows[2];  // eight sums of each of two coefficients
-        for (int row = 0; row < 2; ++row) {
-          rows[row] = _mm512_add_epi32(_mm512_slli_epi32(sums[i][0][row], 8), sums[i][1][row]);
-        }
-        const __m512i sum = _mm512_add_epi32(_mm512_unpacklo_epi32(rows[0], rows[1]),
-                                             _mm512_unpackhi_epi32(rows[0], rows[1]));
-        _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(units_[i]),
-                                             _mm512_loadu_ps(to)));
+  void add_codes(std::int64_t head, const VnniTiles& values, std::int64_t tiles) {
+    std::int64_t from = 0;
+    float* to = codes_.data() + head * stride_;
+    add_width<kHeads, 8>(values, tiles, from, to);
+    add_width<kHeads, 7>(values, tiles, from, to);
+    add_width<kHeads, 6>(values, tiles, from, to);
+    add_width<kHeads, 5>(values, tiles, from, to);
+    add_width<kHeads, 4>(values, tiles, from, to);
+    add_width<kHeads, 3>(values, tiles, from, to);
+    add_width<kHeads, 2>(values, tiles, from, to);
+    add_width<kHeads, 1>(values, tiles, from, to);
+  }
+  // Coefficients of kBits bits, which begin at byte `from` of a tile; `from` and `to` move behind them.
+  template <int kHeads, int kBits>
+  void add_width(const VnniTiles& values, std::int64_t tiles, std::int64_t& from, float*& to) {
+    constexpr std::int64_t kBytes = kBits * kTileTokens / 8;
+    const std::int64_t count = layout_.coefficients[kBits];
+    for (std::int64_t c = 0; c < count; c += kQuad, to += kSums) {
+      if (count - c > 2) {
+        add_rows<kHeads, kBits, 2>(values, tiles, from + c * kBytes, to);
+      } else {
+        add_rows<kHeads, kBits, 1>(values, tiles, from + c * kBytes, to);
       }
     }
+    from += count * kBytes;
+  }
+  // Coefficients of kRows vectors of codes, which begin at byte `from` of a tile.
+  template <int kHeads, int kBits, int kRows>
+  HWY_INLINE void add_rows(const VnniTiles& values, std::int64_t tiles, std::int64_t from,
+                           float* to) {
+    constexpr std::int64_t kBytes = 2 * kBits * kTileTokens / 8;
+    __m512i sums[kHeads][2][2];  // of high and low bytes, for two rows of codes each
+    for_constants<4 * kHeads>(
+        [&](auto i) HWY_ATTR { sums[i() / 4][i() / 2 % 2][i() % 2] = _mm512_setzero_si512(); });
+    for (std::int64_t tile = 0; tile < tiles; ++tile) {
+      const std::uint8_t* packed = values.packed(tile) + from;
+      const std::uint8_t* end = values.packed(tile) + layout_.bytes();
+      __m512i codes[kRows];
+      for_constants<kRows>([&](auto row) HWY_ATTR {
+        codes[row()] = unpack_two<kBits>(load_two<kBits>(packed + row() * kBytes, end));
+      });
+      for_constants<2 * kHeads>([&](auto i) HWY_ATTR {
+        constexpr int kHead = i() / 2, kPlane = i() % 2;
+        const __m512i weights = _mm512_load_si512(weights_[tile][kHead][kPlane]);
+        for_constants<kRows>([&](auto row) HWY_ATTR {
+          sums[kHead][kPlane][row()] =
+              add_products(sums[kHead][kPlane][row()], codes[row()], weights);
+        });
+      });
+    }
+    for_constants<kHeads>([&](auto i) HWY_ATTR {
+      float* of_head = to + i() * stride_;
+      __m512i rows[2];  // eight sums of each of two coefficients
+      for_constants<2>([&](auto row) HWY_ATTR {
+        rows[row()] =
+            _mm512_add_epi32(_mm512_slli_epi32(sums[i()][0][row()], 8), sums[i()][1][row()]);
+      });
+      const __m512i sum = _mm512_add_epi32(_mm512_unpacklo_epi32(rows[0], rows[1]),
+                                           _mm512_unpackhi_epi32(rows[0], rows[1]));
+      _mm512_storeu_ps(of_head,
+                       _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(units_[i()]),
+                                       _mm512_loadu_ps(of_head)));
+    });
   }
 
   void rescale(std::int64_t head, float factor) {
@@ -186,7 +262,18 @@ class VnniSums {
     }
   }
 
-  std::int64_t num_coefficients_, stride_;
+  // Quads have coefficients of one width.
+  static std::int64_t quads_of(std::int64_t count) { return (count + kQuad - 1) / kQuad; }
+  static std::int64_t num_quads(const TileLayout& layout) {
+    std::int64_t quads = 0;
+    for (const std::int64_t count : layout.coefficients) {
+      quads += quads_of(count);
+    }
+    return quads;
+  }
+
+  TileLayout layout_;
+  std::int64_t stride_;
   std::vector<float> max_, sum_, gain_sum_;  // [num_heads]
   AlignedVector<float> codes_;               // [num_heads, quads, kSums]
   float units_[kHeadsTogether] = {};
