@@ -41,7 +41,7 @@ struct CodedSegment {
 // sums of exp(score - max) * gain * code, and last of exp(score - max) * gain. combine_partials takes that
 // width for head_dim. Only params.raw_keys.rope applies to keys; they have their bias and norm. The angles of
 // positions 0 to kTileTokens - 1 are always read. With dot products of bytes (has_avx512_vnni) a token's
-// weight exp(score - max) * gain is rounded to 2^-16 of the largest of 128 tokens, in sums of codes and of
+// weight exp(score - max) * gain is rounded to 2^-16 of the largest of 256 tokens, in sums of codes and of
 // weights alike, and queries that are multiplied with rotated coefficients are rounded as rows of integers
 // (integer_rows.h).
 //

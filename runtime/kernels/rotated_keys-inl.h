@@ -100,7 +100,7 @@ class RotatedKeys {
         }
       }
     }
-    means_.add<kHeads>(head, kHeads, position, stride, scores);
+    means_.add<kHeads>(head, position, stride, scores);
   }
 
   const CodedKeyRows* rows_;

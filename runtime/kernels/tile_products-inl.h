@@ -28,7 +28,7 @@ using Tokens = hn::CappedTag<float, 16>;
 using TokenVec = hn::Vec<Tokens>;
 
 inline constexpr std::int64_t kHeadsTogether = 4;  // query heads of one KV head
-inline constexpr std::int64_t kGroupTiles = 8;     // that are read together
+inline constexpr std::int64_t kGroupTiles = 4;     // that are read together
 inline constexpr std::int64_t kGroupTokens = kGroupTiles * kTileTokens;
 
 // body(constant: count) for 1 to kHeadsTogether heads.

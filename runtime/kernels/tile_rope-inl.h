@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/code_tiles.h"
 #include "runtime/kernels/decode_attention.h"
 
@@ -72,7 +73,7 @@ class TileTurns {
 
   RopeAngles rope_;
   std::vector<std::int32_t> pairs_;
-  std::vector<float> angles_;
+  AlignedVector<float> angles_;
 };
 
 // A pair of vectors, rotated back and scaled.

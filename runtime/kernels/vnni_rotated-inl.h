@@ -51,14 +51,7 @@ class VnniRotatedKeys {
   }
   void score(std::int64_t head, std::int64_t count, std::int64_t position, std::int64_t stride,
              float* scores) {
-    switch (count) {
-      case 1:
-        return score_heads<1>(head, 1, position, stride, scores);
-      case 2:
-        return score_heads<2>(head, 2, position, stride, scores);
-      default:
-        return score_heads<kHeadsTogether>(head, count, position, stride, scores);
-    }
+    with_heads(count, [&](auto heads) { score_heads<heads()>(head, position, stride, scores); });
   }
 
  private:
@@ -66,8 +59,7 @@ class VnniRotatedKeys {
   static constexpr double kQueryDistortion = 1e-9;
 
   template <int kHeads>
-  void score_heads(std::int64_t head, std::int64_t count, std::int64_t position,
-                   std::int64_t stride, float* scores) {
+  void score_heads(std::int64_t head, std::int64_t position, std::int64_t stride, float* scores) {
     const std::int64_t parts = (heads_per_kv_ + kHeadsTogether - 1) / kHeadsTogether;
     const std::int64_t part = head / heads_per_kv_ * parts + head % heads_per_kv_ / kHeadsTogether;
     const IntegerRows& query = queries_[static_cast<std::size_t>(part)];
@@ -77,7 +69,7 @@ class VnniRotatedKeys {
     } else {
       multiply<kHeads, false>(query, sums);
     }
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t i = 0; i < kHeads; ++i) {
       const __m512 scale = _mm512_set1_ps(query.scale(i)), offset = _mm512_set1_ps(query.offset(i));
       for (std::int64_t half = 0; half < 2; ++half) {
         const __m512 sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums.of[i][half]), scale, offset);
@@ -86,7 +78,7 @@ class VnniRotatedKeys {
             gains_ == nullptr ? sum : _mm512_mul_ps(sum, _mm512_loadu_ps(gains_ + 16 * half)));
       }
     }
-    means_.add<kHeads>(head, count, position, stride, scores);
+    means_.add<kHeads>(head, position, stride, scores);
   }
 
   template <int kHeads, bool kRun>

@@ -37,7 +37,7 @@ constexpr std::array<std::uint8_t, 2 * kTileTokens> bytes_of_integers(std::size_
 // Tiles of values that are read together. Their codes stay packed.
 class VnniTiles {
  public:
-  static constexpr std::int64_t kTiles = kGroupTiles;
+  static constexpr std::int64_t kTiles = 8;
 
   explicit VnniTiles(const TileLayout& layout) : layout_(layout) {}
 
@@ -55,7 +55,7 @@ class VnniTiles {
  private:
   TileLayout layout_;
   const std::uint8_t* packed_[kTiles] = {};
-  float gains_[kGroupTokens] = {};
+  float gains_[kTiles * kTileTokens] = {};
 };
 
 // Weights of a group's tokens are integers of 16 bits in units of the largest: their high and low bytes
@@ -72,11 +72,11 @@ class VnniSums {
         gain_sum_(max_.size(), 0),
         codes_(max_.size() * static_cast<std::size_t>(stride_), 0) {}
 
-  // Heads head .. head + count - 1, at most kHeadsTogether. scores [count, kGroupTokens]; are overwritten.
+  // Heads head .. head + count - 1, at most kHeadsTogether. scores [count, kTokens]; are overwritten.
   void add(std::int64_t head, std::int64_t count, const VnniTiles& values, std::int64_t tiles,
            const TokenRange& seen, float softcap, float* scores) {
     for (std::int64_t i = 0; i < count; ++i) {
-      float* of_head = scores + i * kGroupTokens;
+      float* of_head = scores + i * kTokens;
       if (softcap != 0) {
         cap(softcap, tiles * kTileTokens, of_head);
       }
@@ -85,16 +85,7 @@ class VnniSums {
       const float largest = exponentiate(head + i, tiles * kTileTokens, values.gains(), of_head);
       gain_sum_[static_cast<std::size_t>(head + i)] += split_weights(i, tiles, largest, of_head);
     }
-    switch (count) {
-      case 1:
-        return add_codes<1>(head, values, tiles);
-      case 2:
-        return add_codes<2>(head, values, tiles);
-      case 3:
-        return add_codes<3>(head, values, tiles);
-      default:
-        return add_codes<kHeadsTogether>(head, values, tiles);
-    }
+    with_heads(count, [&](auto heads) { add_codes<heads()>(head, values, tiles); });
   }
 
   void write(const AttentionPartial& partial) const {
@@ -117,6 +108,7 @@ class VnniSums {
   }
 
  private:
+  static constexpr std::int64_t kTokens = VnniTiles::kTiles * kTileTokens;
   static constexpr std::int64_t kQuad = IntegerRows::kQuad;
   // Sums of a quad: coefficients 0 and 2 in turn, in lanes 0 to 7, and then 1 and 3.
   static constexpr std::int64_t kSums = 16;
@@ -213,7 +205,7 @@ class VnniSums {
     }
     from += count * kBytes;
   }
-  // Coefficients of kRows vectors of codes, which begin at byte `from` of a tile.
+  // Coefficients of kRows vectors of codes, which begin at byte `from` of a tile. Codes stay in registers.
   template <int kHeads, int kBits, int kRows>
   HWY_INLINE void add_rows(const VnniTiles& values, std::int64_t tiles, std::int64_t from,
                            float* to) {
@@ -278,7 +270,7 @@ class VnniSums {
   AlignedVector<float> codes_;               // [num_heads, quads, kSums]
   float units_[kHeadsTogether] = {};
   // For each tile and head, high bytes and low ones, twice.
-  alignas(64) std::int8_t weights_[kGroupTiles][kHeadsTogether][2][kPlaneBytes] = {};
+  alignas(64) std::int8_t weights_[VnniTiles::kTiles][kHeadsTogether][2][kPlaneBytes] = {};
 };
 
 }  // namespace kvc::HWY_NAMESPACE

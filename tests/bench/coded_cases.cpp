@@ -74,7 +74,7 @@ CodedKeyRows random_rows(const TileLayout& layout, std::int64_t head_dim, const 
   const std::vector<float> ones(static_cast<std::size_t>(k), 1.0f);
   std::vector<float> mean(static_cast<std::size_t>(head_dim), 1.0f);
   for (std::int64_t pair = 0; form.rotated && pair < head_dim / 2; ++pair) {
-    const bool has = pair % 8 == 7;
+    const bool has = pair % 8 != 7;  // most have one, as in conversions of trained models
     mean[static_cast<std::size_t>(pair)] = mean[static_cast<std::size_t>(pair + head_dim / 2)] =
         has;
   }
