@@ -103,7 +103,7 @@ TEST_P(CodedAttention, MatchesReference) {
                                .head_dim = head_dim,
                                .scale = 0.2f / std::sqrt(static_cast<float>(head_dim))};
   params.raw_keys.rope = inputs.rope();
-  for (const auto& [first, last] : {std::pair(0, 160), {7, 70}, {33, 34}, {64, 96}}) {
+  for (const auto& [first, last] : {std::pair(0, 352), {7, 70}, {33, 34}, {64, 96}, {250, 300}}) {
     for (const auto& [softcap, segment] :
          {std::pair(0.0f, inputs.segment()), {3.0f, inputs.segment()}, {0.0f, scattered}}) {
       params.softcap = softcap;
@@ -121,6 +121,40 @@ TEST_P(CodedAttention, MatchesReference) {
             << "tokens " << first << " .. " << last
             << (segment.positions == nullptr ? "" : " at positions of their own");
       });
+    }
+  }
+}
+
+// Keys without codes: scores are what means turn to.
+TEST(CodedAttention, TurnsMeansToEveryToken) {
+  for (const auto& [head_dim, rotary] : {std::pair(20, 2), {64, 2}, {64, 1}, {256, 2}}) {
+    for (const bool interleaved : {false, true}) {
+      const CodedForm form{.rotated = true,
+                           .values = {0, 4},
+                           .rotary = rotary,
+                           .interleaved = interleaved,
+                           .with_means = true};
+      CodedInputs inputs(form, layout_of({}, false), 1, head_dim);
+      const std::vector<float> query = random_numbers(5 * head_dim, 3);
+      DecodeAttentionParams params{.query = query.data(),
+                                   .num_heads = 5,
+                                   .num_kv_heads = 1,
+                                   .head_dim = head_dim,
+                                   .scale = 1};
+      params.raw_keys.rope = inputs.rope();
+      for (const CodedSegment& segment : {inputs.segment(), inputs.scattered()}) {
+        for (std::int64_t token = 0; token < 352; ++token) {
+          Partial expected(5, 5);
+          coded_attention_partial_reference(params, segment, token, token + 1, expected.view());
+          with_best_and_every_target([&](bool) {
+            Partial actual(5, 5);
+            coded_attention_partial(params, segment, token, token + 1, actual.view());
+            for (std::size_t head = 0; head < 5; ++head) {
+              EXPECT_NEAR(actual.max[head], expected.max[head], 1e-5 * head_dim / 4) << token;
+            }
+          });
+        }
+      }
     }
   }
 }
@@ -144,7 +178,8 @@ const auto kForms = ::testing::Values(
     CodedForm{.rotated = true, .values = {0, 1, 0, 4}},
     CodedForm{.rotated = true, .values = {3}, .value_gain = true, .rotary = 1},
     CodedForm{.rotated = true, .values = {0, 4}, .interleaved = true},
-    CodedForm{.rotated = true, .values = {0, 4}, .rotary = 0, .with_means = true});
+    CodedForm{.rotated = true, .values = {0, 4}, .rotary = 0, .with_means = true},
+    CodedForm{.rotated = true, .values = {0, 4}, .with_means = true});
 
 // Keys in tiles of their own.
 INSTANTIATE_TEST_SUITE_P(HeadDims, CodedAttention,

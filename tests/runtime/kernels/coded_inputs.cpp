@@ -7,7 +7,7 @@
 namespace kvc::testing {
 namespace {
 
-constexpr std::int64_t kTiles = 5, kBlockTiles = 2, kPosition = 40;
+constexpr std::int64_t kTiles = 11, kBlockTiles = 2, kPosition = 40;
 
 bool shares_tiles(const CodedForm& form) {
   return form.num_bases == 0 && !form.pairs && !form.rotated;

@@ -33,7 +33,7 @@ class StoredTiles {
   CodeTiles tiles_;
 };
 
-// Five tiles, and decoders of each KV head whose columns are as large as the widths of their codes make them in
+// Eleven tiles, and decoders of each KV head whose columns are as large as the widths of their codes make them in
 // a block with equal errors.
 class CodedInputs {
  public:
