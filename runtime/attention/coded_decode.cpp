@@ -12,6 +12,7 @@
 #include "runtime/attention/partial_attention.h"
 #include "runtime/attention/plain_attention.h"
 #include "runtime/kernels/coded_attention.h"
+#include "runtime/kernels/value_sums.h"
 
 namespace kvc {
 namespace {
@@ -123,36 +124,40 @@ std::vector<std::pair<std::int64_t, std::int64_t>> split(std::int64_t first, std
   return parts;
 }
 
-// Sums of codes, divided by those of the exponentials, [num_heads, width], become values.
-// values: [num_heads, head_dim]
-void write_values(const BlockQuery& block, const PartialAttention& attended, int index,
-                  at::Tensor values) {
-  const at::Tensor& sums = attended.output;
+// Joins a block's parts: values [num_heads, head_dim] and the log of the sums of exponentials, [num_heads].
+void write_values(const BlockQuery& block, const Partials& parts, int index, float* values,
+                  float* log_sum) {
   const CodedBlockFactors& factors = *block.values;
-  const std::int64_t k = block.width() - 1, num_kv_heads = block.params.num_kv_heads;
-  const std::int64_t head_dim = block.params.head_dim, channels = num_kv_heads * head_dim;
-  const auto* steps = factors.steps.const_data_ptr<float>();
-  const auto* first_levels = factors.first_levels.const_data_ptr<float>();
-  at::Tensor z = at::empty({sums.size(0), k}, at::kFloat);
-  const auto* from = sums.const_data_ptr<float>();
-  auto* to = z.mutable_data_ptr<float>();
-  for (std::int64_t head = 0; head < sums.size(0); ++head, from += k + 1, to += k) {
-    for (std::int64_t c = 0; c < k; ++c) {
-      to[c] = from[c] * steps[c] + from[k] * first_levels[c];
+  const std::int64_t k = block.width() - 1, head_dim = block.params.head_dim;
+  std::vector<float> sums(static_cast<std::size_t>(block.params.num_heads * block.width()));
+  combine_partials(parts.all().data(), static_cast<std::int64_t>(parts.all().size()),
+                   block.params.num_heads, block.width(), sums.data(), log_sum);
+  // A factor of the layer, from the first channel of the block on.
+  const auto rows = [&](const at::Tensor& of_layers, std::int64_t width) {
+    return of_layers.const_data_ptr<float>() +
+           (index * of_layers.size(1) + block.first_channel) * width;
+  };
+  ValueDecoder decoder{.rows = rows(factors.value_decoder, k),
+                       .mean = rows(factors.value_mean, 1),
+                       .steps = factors.steps.const_data_ptr<float>(),
+                       .first_levels = factors.first_levels.const_data_ptr<float>(),
+                       .head_dim = head_dim,
+                       .num_coefficients = k};
+  const float* first = block.first_scores.empty() ? nullptr : rows(factors.first_value, 1);
+  const std::int64_t group = block.params.num_heads / block.params.num_kv_heads;
+  for (std::int64_t head = 0; head < block.params.num_heads; head += group) {
+    float* of_head = values + head * head_dim;
+    decode_value_sums(decoder, sums.data() + head * block.width(), group, of_head);
+    for (std::int64_t i = 0; first != nullptr && i < group; ++i) {
+      const auto at = static_cast<std::size_t>(head + i);
+      const float weight = std::exp(block.first_scores[at] - log_sum[at]);
+      for (std::int64_t d = 0; d < head_dim; ++d) {
+        of_head[i * head_dim + d] += weight * first[d];
+      }
     }
-  }
-  const at::Tensor decoder = factors.value_rows(index).narrow(0, block.first_channel, channels);
-  const at::Tensor mean = factors.value_mean[index].narrow(0, block.first_channel, channels);
-  const std::int64_t group = sums.size(0) / num_kv_heads;
-  values = values.view({num_kv_heads, group, head_dim});
-  at::baddbmm_out(values, mean.view({num_kv_heads, 1, head_dim}), z.view({num_kv_heads, group, k}),
-                  decoder.view({num_kv_heads, head_dim, k}).transpose(1, 2));
-  if (!block.first_scores.empty()) {
-    const at::Tensor scores = at::tensor(block.first_scores);
-    const at::Tensor weights = scores.sub(attended.log_sum).exp().view({num_kv_heads, group, 1});
-    values.add_(weights * factors.first_value[index]
-                              .narrow(0, block.first_channel, channels)
-                              .view({num_kv_heads, 1, head_dim}));
+    decoder.rows += head_dim * k;
+    decoder.mean += head_dim;
+    first += first == nullptr ? 0 : head_dim;
   }
 }
 
@@ -199,12 +204,12 @@ PartialAttention attend_codes_partly(const CodedLayer& layer, const at::Tensor& 
   });
   PartialAttention all{at::empty({query.size(0), config.head_dim}, at::kFloat),
                        at::empty({query.size(0)}, at::kFloat)};
+  auto* values = all.output.mutable_data_ptr<float>();
+  auto* log_sum = all.log_sum.mutable_data_ptr<float>();
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const std::int64_t heads = blocks[i].params.num_heads;
-    const std::int64_t head = static_cast<std::int64_t>(i) * heads;
-    const PartialAttention sums = memory[i].combine();
-    write_values(blocks[i], sums, layer.index, all.output.narrow(0, head, heads));
-    all.log_sum.narrow(0, head, heads).copy_(sums.log_sum);
+    write_values(blocks[i], memory[i], layer.index, values, log_sum);
+    values += blocks[i].params.num_heads * config.head_dim;
+    log_sum += blocks[i].params.num_heads;
   }
   return all;
 }

@@ -93,6 +93,8 @@ class TurnedMeans {
     if (segment.positions != nullptr) {
       turns_.emplace(rope_);
     }
+    fast_.reserve(static_cast<std::size_t>(num_fast_ * 2 * kHalfTile));
+    slow_.reserve(static_cast<std::size_t>((rope_.num_pairs - num_fast_) * 2 * kNodes));
     const float factor = rope_.num_pairs == 0 ? 1 : rope_.cos[0];
     for (std::int64_t pair = 0; pair < rope_.num_pairs; ++pair) {
       Turn to_middle{1, 0};
@@ -268,7 +270,7 @@ class TurnedMeans {
       }
     }
   }
-  // Of a position, from a pair on; zeros behind the last pair.
+  // Angles of a position, from a pair on; zeros behind the last pair.
   HWY_INLINE TokenVec angles(const float* table, std::int64_t position, std::int64_t pair) const {
     const Tokens d;
     const float* from = table + position * rope_.num_pairs + pair;
