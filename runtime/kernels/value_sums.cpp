@@ -9,68 +9,113 @@
 #include <algorithm>
 #include <vector>
 
-#include "runtime/kernels/aligned_vector.h"
-
 HWY_BEFORE_NAMESPACE();
 namespace kvc::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr std::int64_t kPadding = 16, kHeads = 4, kChannels = 4;
+constexpr std::int64_t kHeads = 4, kChannels = 4;  // together
 
-// values (+)= the decoder's rows of kRows channels times the coefficients of `count` heads. z: [count, padded]
+using Numbers = hn::CappedTag<float, 16>;
+using NumberVec = hn::Vec<Numbers>;
+
+// A head's coefficients, of which those behind the last whole vector come again, as the last ones of a vector with zeros
+// otherwise: the decoder's last numbers are read with numbers before them.
+class Coefficients {
+ public:
+  Coefficients(const ValueDecoder& decoder, const float* sums, std::int64_t count)
+      : k_(decoder.num_coefficients),
+        whole_(k_ / lanes() * lanes()),
+        stride_(k_ + 2 * lanes()),
+        z_(static_cast<std::size_t>(count * stride_), 0.0f) {
+    for (std::int64_t head = 0; head < count; ++head, sums += k_ + 1) {
+      float* to = z_.data() + head * stride_;
+      for (std::int64_t c = 0; c < k_; ++c) {
+        to[c] = sums[c] * decoder.steps[c] + sums[k_] * decoder.first_levels[c];
+      }
+      if (has_rest()) {
+        std::fill(to + k_, to + stride_, 0.0f);
+        std::copy(to + whole_, to + k_, to + stride_ - (k_ - whole_));
+      }
+    }
+  }
+
+  static std::int64_t lanes() { return static_cast<std::int64_t>(hn::Lanes(Numbers())); }
+  std::int64_t whole() const { return whole_; }
+  bool has_rest() const { return whole_ > 0 && whole_ < k_; }
+  const float* of_head(std::int64_t head) const { return z_.data() + head * stride_; }
+  const float* rest_of_head(std::int64_t head) const { return of_head(head) + stride_ - lanes(); }
+
+ private:
+  std::int64_t k_, whole_, stride_;
+  std::vector<float> z_;  // [heads, stride]
+};
+
+// sums [kHeads][kRows] += the decoder's rows, from `rows` on, times the coefficients.
 template <int kRows>
-HWY_INLINE void add_products(const ValueDecoder& decoder, std::int64_t channel, const float* z,
-                             std::int64_t padded, std::int64_t count, float* values) {
-  const hn::CappedTag<float, kPadding> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const std::int64_t k = decoder.num_coefficients, whole = k / lanes * lanes;
+HWY_INLINE void add_products(const float* const* coefficients, const float* rows, std::int64_t k,
+                             NumberVec (&sums)[kHeads][kRows]) {
+  const Numbers d;
+  NumberVec numbers[kRows];
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    numbers[row] = hn::LoadU(d, rows + row * k);
+  }
+  for (std::int64_t head = 0; head < kHeads; ++head) {
+    const NumberVec z = hn::LoadU(d, coefficients[head]);
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      sums[head][row] = hn::MulAdd(z, numbers[row], sums[head][row]);
+    }
+  }
+}
+
+// Adds the products of kRows channels, from `channel` on, to values.
+template <int kRows>
+HWY_INLINE void add_channels(const ValueDecoder& decoder, const Coefficients& z,
+                             std::int64_t channel, std::int64_t count, float* values) {
+  const Numbers d;
+  const std::int64_t k = decoder.num_coefficients, lanes = Coefficients::lanes();
   const float* rows = decoder.rows + channel * k;
   for (std::int64_t first = 0; first < count; first += kHeads) {
-    const std::int64_t heads = std::min(kHeads, count - first);
-    hn::Vec<decltype(d)> sums[kHeads][kRows];
-    for (auto& of_head : sums) {
-      for (auto& sum : of_head) {
-        sum = hn::Zero(d);
-      }
-    }
-    for (std::int64_t c = 0; c < whole; c += lanes) {
-      for (std::int64_t head = 0; head < kHeads; ++head) {
-        const auto of_head = hn::LoadU(d, z + std::min(first + head, count - 1) * padded + c);
-        for (std::int64_t row = 0; row < kRows; ++row) {
-          sums[head][row] = hn::MulAdd(of_head, hn::LoadU(d, rows + row * k + c), sums[head][row]);
-        }
-      }
-    }
-    for (std::int64_t head = 0; head < heads; ++head) {
+    NumberVec sums[kHeads][kRows];
+    const float *from[kHeads], *rest[kHeads];
+    for (std::int64_t head = 0; head < kHeads; ++head) {
+      const std::int64_t existing = std::min(first + head, count - 1);
+      from[head] = z.of_head(existing);
+      rest[head] = z.rest_of_head(existing);
       for (std::int64_t row = 0; row < kRows; ++row) {
-        float sum = hn::GetLane(hn::SumOfLanes(d, sums[head][row]));
-        for (std::int64_t c = whole; c < k; ++c) {
-          sum += z[(first + head) * padded + c] * rows[row * k + c];
+        sums[head][row] = hn::Zero(d);
+      }
+    }
+    for (std::int64_t c = 0; c < z.whole(); c += lanes) {
+      const float* at[kHeads] = {from[0] + c, from[1] + c, from[2] + c, from[3] + c};
+      add_products<kRows>(at, rows + c, k, sums);
+    }
+    if (z.has_rest()) {
+      add_products<kRows>(rest, rows + k - lanes, k, sums);
+    }
+    for (std::int64_t head = 0; head < std::min(kHeads, count - first); ++head) {
+      float* to = values + (first + head) * decoder.head_dim + channel;
+      for (std::int64_t row = 0; row < kRows; ++row) {
+        to[row] += hn::GetLane(hn::SumOfLanes(d, sums[head][row]));
+        for (std::int64_t c = 0; z.whole() == 0 && c < k; ++c) {
+          to[row] += from[head][c] * rows[row * k + c];
         }
-        values[(first + head) * decoder.head_dim + channel + row] += sum;
       }
     }
   }
 }
 
 void decode(const ValueDecoder& decoder, const float* sums, std::int64_t count, float* values) {
-  const std::int64_t k = decoder.num_coefficients;
-  const std::int64_t padded = (k + kPadding - 1) / kPadding * kPadding;
-  AlignedVector<float> z(static_cast<std::size_t>(count * padded), 0.0f);
-  for (std::int64_t head = 0; head < count; ++head, sums += k + 1) {
-    float* to = z.data() + head * padded;
-    for (std::int64_t c = 0; c < k; ++c) {
-      to[c] = sums[c] * decoder.steps[c] + sums[k] * decoder.first_levels[c];
-    }
+  const Coefficients z(decoder, sums, count);
+  for (std::int64_t head = 0; head < count; ++head) {
     std::copy(decoder.mean, decoder.mean + decoder.head_dim, values + head * decoder.head_dim);
   }
   std::int64_t channel = 0;
   for (; channel + kChannels <= decoder.head_dim; channel += kChannels) {
-    add_products<kChannels>(decoder, channel, z.data(), padded, count, values);
+    add_channels<kChannels>(decoder, z, channel, count, values);
   }
   for (; channel < decoder.head_dim; ++channel) {
-    add_products<1>(decoder, channel, z.data(), padded, count, values);
+    add_channels<1>(decoder, z, channel, count, values);
   }
 }
 
