@@ -10,12 +10,9 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
-from kvconvert.vllm.families import PREFIX, served_architecture
+from kvconvert.vllm.families import ARCHITECTURES, PREFIX, REFUSED, served_architecture
 
-FAMILIES = (
-    "llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gemma3", "phi3", "olmo2",
-    "olmo3", "exaone4", "seed_oss", "smollm3", "granite", "starcoder2", "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2",
-)
+FAMILIES = (*ARCHITECTURES, *REFUSED, "deepseek_v2")  # vLLM serves none of latent attention
 
 _when_made: list[Callable[[type[PretrainedConfig], str], None]] = []
 
