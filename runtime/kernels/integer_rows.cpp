@@ -32,6 +32,15 @@ float largest_integer(const TileLayout& layout) {
       std::min(kLargest, std::numeric_limits<std::int32_t>::max() / codes - 1));
 }
 
+float largest_of(const float* weights, std::int64_t count) {
+  constexpr std::int64_t kTogether = 8;  // that do not wait for each other
+  float largest[kTogether] = {};
+  for (std::int64_t c = 0; c < count; ++c) {
+    largest[c % kTogether] = std::max(largest[c % kTogether], std::fabs(weights[c]));
+  }
+  return *std::max_element(largest, largest + kTogether);
+}
+
 // One for each of the coefficients, which are ascending.
 std::vector<int> widths_of(const TileLayout& layout,
                            const std::vector<std::int32_t>& coefficients) {
@@ -67,11 +76,7 @@ IntegerRows::IntegerRows(const TileLayout& layout, std::vector<std::int32_t> coe
   float made = 0;
   for (std::int64_t row = 0; row < num_rows; ++row) {
     const float* of_row = weights + row * count_;
-    float largest = 0;
-    for (std::int64_t c = 0; c < count_; ++c) {
-      largest = std::max(largest, std::fabs(of_row[c]));
-    }
-    const float unit = largest / largest_of_all;
+    const float unit = largest_of(of_row, count_) / largest_of_all;
     const float inverse = unit > std::numeric_limits<float>::min() ? 1 / unit : 0;
     scale_[at(row)] = unit;
     for (std::int64_t c = 0; c < count_; ++c) {
@@ -97,7 +102,7 @@ IntegerRows::IntegerRows(const TileLayout& layout, std::vector<std::int32_t> coe
     const std::int64_t first = row / kRows * kRows;
     std::int8_t* high = high_.data() + first * num_quads_ * kQuad;
     std::int8_t* low = low_.data() + first * num_wide_quads_ * kQuad;
-    double offset = 0;
+    std::int64_t twice_offset = 0;  // in units of the scale
     for (std::int64_t c = 0; c < count_; ++c) {
       int integer = integers[at(row * count_ + c)];
       const std::int64_t place = (c / kQuad * kRows + row % kRows) * kQuad + c % kQuad;
@@ -107,9 +112,9 @@ IntegerRows::IntegerRows(const TileLayout& layout, std::vector<std::int32_t> coe
       } else {
         integer = 256 * high_of(integer);
       }
-      offset += double{first_level(widths[at(c)])} * integer;
+      twice_offset += (1 - (std::int64_t{1} << widths[at(c)])) * integer;
     }
-    offset_[at(row)] = static_cast<float>(offset * scale_[at(row)]);
+    offset_[at(row)] = static_cast<float>(static_cast<double>(twice_offset) / 2 * scale_[at(row)]);
   }
   coefficients_.resize(at(num_quads_ * kQuad), 0);
 }

@@ -67,16 +67,16 @@ constexpr std::array<float, 2 * kNodes * kHalfTile> node_weights() {
 }
 
 struct Turn {
-  double cos, sin;
+  float cos, sin;
 };
-inline Turn operator*(const Turn& a, const Turn& b) {
+HWY_INLINE Turn operator*(const Turn& a, const Turn& b) {
   return {a.cos * b.cos - a.sin * b.sin, a.sin * b.cos + a.cos * b.sin};
 }
 // Half of a turn of less than a half circle.
-inline Turn half_of(const Turn& turn) {
-  const double cos = std::sqrt(std::max(0.0, (1 + turn.cos) / 2));
-  return {cos, cos > 0.01 ? turn.sin / (2 * cos)
-                          : std::copysign(std::sqrt((1 - turn.cos) / 2), turn.sin)};
+HWY_INLINE Turn half_of(const Turn& turn) {
+  const float cos = std::sqrt(std::max(0.0f, (1 + turn.cos) / 2));
+  const float sin = std::sqrt(std::max(0.0f, (1 - turn.cos) / 2));
+  return {cos, cos > 0.1f ? turn.sin / (2 * cos) : std::copysign(sin, turn.sin)};
 }
 
 // A pair with the query (a, b) and the mean (x, y) adds cos (a x + b y) + sin (b x - a y) to a score, the
@@ -90,34 +90,28 @@ class TurnedMeans {
         padded_((rope_.num_pairs + kPadding - 1) / kPadding * kPadding),
         products_(static_cast<std::size_t>(params.num_heads * 2 * padded_), 0.0f),
         turned_(static_cast<std::size_t>(kHeadsTogether * 2 * padded_), 0.0f) {
+    const float factor = rope_.num_pairs == 0 ? 1 : rope_.cos[0];
+    std::vector<Turn> to_middle(static_cast<std::size_t>(rope_.num_pairs), Turn{1, 0});
     if (segment.positions != nullptr) {
       turns_.emplace(rope_);
-    }
-    fast_.reserve(static_cast<std::size_t>(num_fast_ * 2 * kHalfTile));
-    slow_.reserve(static_cast<std::size_t>((rope_.num_pairs - num_fast_) * 2 * kNodes));
-    const float factor = rope_.num_pairs == 0 ? 1 : rope_.cos[0];
-    for (std::int64_t pair = 0; pair < rope_.num_pairs; ++pair) {
-      Turn to_middle{1, 0};
-      if (!turns_) {
-        const Turn half = half_of(angle(1, pair, factor));
-        to_middle = angle(kHalfTile - 1, pair, factor) * half;
-        add_table(pair, half);
-      }
-      const std::int64_t i = first_of(rope_, pair), j = second_of(rope_, pair);
-      for (std::int64_t head = 0; head < params.num_heads; ++head) {
-        const float* query = params.query + head * params.head_dim;
-        const CodedKeyRows& rows = segment.rows[head / (params.num_heads / params.num_kv_heads)];
-        const double a = query[i] * rows.mean(i) + query[j] * rows.mean(j);
-        const double b = query[j] * rows.mean(i) - query[i] * rows.mean(j);
-        const double scale = params.scale / factor;
-        float* product = products_.data() + 2 * head * padded_ + pair;
-        product[0] = static_cast<float>(scale * (a * to_middle.cos + b * to_middle.sin));
-        product[padded_] = static_cast<float>(scale * (b * to_middle.cos - a * to_middle.sin));
-      }
+    } else {
+      set_tables(factor, to_middle.data());
     }
     for (std::int64_t head = 0; head < params.num_heads; ++head) {
       const float* query = params.query + head * params.head_dim;
       const CodedKeyRows& rows = segment.rows[head / (params.num_heads / params.num_kv_heads)];
+      float* product = products_.data() + 2 * head * padded_;
+      for (std::int64_t pair = 0; pair < rope_.num_pairs; ++pair) {
+        const std::int64_t i = first_of(rope_, pair), j = second_of(rope_, pair);
+        const Turn back{to_middle[static_cast<std::size_t>(pair)].cos,
+                        -to_middle[static_cast<std::size_t>(pair)].sin};
+        const float scale = params.scale / factor;
+        const Turn turned = Turn{scale * (query[i] * rows.mean(i) + query[j] * rows.mean(j)),
+                                 scale * (query[j] * rows.mean(i) - query[i] * rows.mean(j))} *
+                            back;
+        product[pair] = turned.cos;
+        product[padded_ + pair] = turned.sin;
+      }
       float sum = 0;
       for (std::int64_t d = 2 * rope_.num_pairs; d < params.head_dim; ++d) {
         sum += query[d] * rows.mean(d);
@@ -186,26 +180,38 @@ class TurnedMeans {
     }
     return count;
   }
-  Turn angle(std::int64_t position, std::int64_t pair, float factor) const {
+  Turn angle(std::int64_t position, std::int64_t pair) const {
     const std::int64_t at = position * rope_.num_pairs + pair;
-    return {double{rope_.cos[at]} / factor, double{rope_.sin[at]} / factor};
+    return {rope_.cos[at], rope_.sin[at]};
   }
-  // The pair's turns by distances from the middle, of which `half` is the first, with the factor of all angles.
-  void add_table(std::int64_t pair, const Turn& half) {
-    if (pair < num_fast_) {
-      const std::size_t first = fast_.size();
-      fast_.resize(first + 2 * kHalfTile);
-      for (std::int64_t i = 0; i < kHalfTile; ++i) {
-        const Turn turn = angle(i, pair, 1) * half;
-        fast_[first + static_cast<std::size_t>(i)] = static_cast<float>(turn.cos);
-        fast_[first + static_cast<std::size_t>(kHalfTile + i)] = static_cast<float>(turn.sin);
-      }
-      return;
+  // Turns by distances from the middle of a tile, with the factor of all angles, and without it those from its first token
+  // to the middle. to_middle [num_pairs]
+  void set_tables(float factor, Turn* to_middle) {
+    const std::int64_t num_slow = rope_.num_pairs - num_fast_;
+    fast_.resize(static_cast<std::size_t>(num_fast_ * 2 * kHalfTile));
+    slow_.resize(static_cast<std::size_t>(num_slow * 2 * kNodes));
+    std::vector<Turn> halves(static_cast<std::size_t>(rope_.num_pairs));
+    Turn* half = halves.data();
+    for (std::int64_t pair = 0; pair < rope_.num_pairs; ++pair) {
+      const Turn one = angle(1, pair), last = angle(kHalfTile - 1, pair);
+      half[pair] = half_of({one.cos / factor, one.sin / factor});
+      to_middle[pair] = Turn{last.cos / factor, last.sin / factor} * half[pair];
     }
-    for (const std::int64_t i : kNodeHalves) {
-      const Turn turn = angle(i, pair, 1) * half;
-      slow_.push_back(static_cast<float>(turn.cos));
-      slow_.push_back(static_cast<float>(turn.sin));
+    for (std::int64_t i = 0; i < kHalfTile; ++i) {
+      float* to = fast_.data() + i;
+      for (std::int64_t pair = 0; pair < num_fast_; ++pair, to += 2 * kHalfTile) {
+        const Turn turn = angle(i, pair) * half[pair];
+        to[0] = turn.cos;
+        to[kHalfTile] = turn.sin;
+      }
+    }
+    for (std::int64_t node = 0; node < kNodes; ++node) {
+      float* to = slow_.data() + 2 * node;
+      for (std::int64_t pair = num_fast_; pair < rope_.num_pairs; ++pair, to += 2 * kNodes) {
+        const Turn turn = angle(kNodeHalves[static_cast<std::size_t>(node)], pair) * half[pair];
+        to[0] = turn.cos;
+        to[1] = turn.sin;
+      }
     }
   }
 
