@@ -23,6 +23,7 @@ ModelConfig small_config() {
   config.num_heads = 2;
   config.num_kv_heads = 1;
   config.head_dim = 4;
+  config.attention_scale = 0.5f;
   config.ropes.resize(1);
   return config;
 }
