@@ -43,7 +43,7 @@ class TileKeys {
   // Positions of the following tiles, if their tokens are not consecutive. [kTileTokens]
   void set_positions(const std::int32_t* positions) { turns_.set(positions); }
 
-  // rows: the tile's codes, rows of kRowStride bytes.
+  // codes: of a tile, a row of kRowStride bytes for each coefficient. gains [kTileTokens]
   void rebuild(std::int64_t kv_head, const std::uint8_t* codes, const float* gains) {
     const CodedKeyRows& rows = rows_[kv_head];
     float products[IntegerRows::kRows * kTileTokens];

@@ -11,9 +11,6 @@
 #include <hwy/highway.h>
 
 #include <cstdint>
-#include <numeric>
-#include <utility>
-#include <vector>
 
 #include "runtime/kernels/aligned_vector.h"
 #include "runtime/kernels/code_tiles.h"
@@ -37,10 +34,8 @@ inline std::int64_t second_of(const RopeAngles& rope, std::int64_t pair) {
 // default.
 class TileTurns {
  public:
-  explicit TileTurns(const RopeAngles& rope) : TileTurns(rope, all_pairs(rope)) {}
-  // Turns of some pairs, in their order.
-  TileTurns(const RopeAngles& rope, std::vector<std::int32_t> pairs)
-      : rope_(rope), pairs_(std::move(pairs)), angles_(2 * pairs_.size() * kTileTokens) {
+  explicit TileTurns(const RopeAngles& rope)
+      : rope_(rope), angles_(static_cast<std::size_t>(2 * rope.num_pairs * kTileTokens)) {
     std::int32_t first[kTileTokens];
     for (std::int64_t token = 0; token < kTileTokens; ++token) {
       first[token] = static_cast<std::int32_t>(token);
@@ -52,7 +47,7 @@ class TileTurns {
   void set(const std::int32_t* positions) {
     float* to = angles_.data();
     for (const float* table : {rope_.cos, rope_.sin}) {
-      for (const std::int32_t pair : pairs_) {
+      for (std::int64_t pair = 0; pair < rope_.num_pairs; ++pair) {
         for (std::int64_t token = 0; token < kTileTokens; ++token) {
           *to++ = table[positions[token] * rope_.num_pairs + pair];
         }
@@ -60,19 +55,10 @@ class TileTurns {
     }
   }
   const float* cos(std::int64_t pair) const { return angles_.data() + pair * kTileTokens; }
-  const float* sin(std::int64_t pair) const {
-    return cos(pair + static_cast<std::int64_t>(pairs_.size()));
-  }
+  const float* sin(std::int64_t pair) const { return cos(pair + rope_.num_pairs); }
 
  private:
-  static std::vector<std::int32_t> all_pairs(const RopeAngles& rope) {
-    std::vector<std::int32_t> pairs(static_cast<std::size_t>(rope.num_pairs));
-    std::iota(pairs.begin(), pairs.end(), 0);
-    return pairs;
-  }
-
   RopeAngles rope_;
-  std::vector<std::int32_t> pairs_;
   AlignedVector<float> angles_;
 };
 

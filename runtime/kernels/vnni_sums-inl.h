@@ -48,7 +48,6 @@ class VnniTiles {
     }
   }
 
-  const TileLayout& layout() const { return layout_; }
   const std::uint8_t* packed(std::int64_t tile) const { return packed_[tile]; }
   const float* gains() const { return layout_.gain ? gains_ : nullptr; }  // null: ones
 
